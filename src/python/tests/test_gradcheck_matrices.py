@@ -270,6 +270,27 @@ class Predicates(unittest.TestCase):
         self.assert_found("precision",
                           pair(thirds, grid(3, lambda r, k: (EYE / 3).bfloat16().double())))
 
+    def test_small_mistakes_are_no_roundings(self):
+        generator = torch.Generator().manual_seed(3)
+        def numbers():
+            return torch.rand(M, M, generator=generator, dtype=torch.float64)
+        right = grid(3, lambda r, k: numbers())
+        off = grid(3, lambda r, k: right[r][k] * (1 + numbers() / 100))
+        self.assert_found("other-backward", pair(right, off))
+        rounded = grid(3, lambda r, k: right[r][k].bfloat16().double())
+        self.assert_found("other-backward", pair(right, rounded, by_element=False))
+        in_parts = grid(3, lambda r, k: right[r][k] * (1 + (numbers() - 0.5) / 2**23))
+        self.assert_found("precision", pair(right, in_parts), words="float32")
+
+    def test_a_factor_within_the_room(self):
+        """Of a derivative that differences know to a few digits."""
+        vague = grid(3, lambda r, k: EYE * (1 + 1e-5 * (r - k)))
+        p = pair(vague, grid(3, lambda r, k: EYE / 2))
+        p.room = grid(3, lambda r, k: torch.full_like(EYE, 1e-4))
+        self.assert_found("scaled", p, words="1/2 times")
+        p.room = grid(3, lambda r, k: torch.full_like(EYE, 1e-6))
+        self.assert_found("other-backward", p)
+
     def test_what_lies_within_the_room_is_right(self):
         p = pair(ones(3), grid(3, lambda r, k: EYE * (1 + 1e-10)))
         self.assertEqual(p.wrong(), [])
@@ -304,10 +325,12 @@ class Predicates(unittest.TestCase):
         # Of equal cotangents the mean is the one
         self.assertEqual(of(lambda r, k: 1 / n), {"mean", "replicated"})
         self.assertEqual(of(lambda r, k: k == 2), {"replicated"})
-        self.assertEqual(of(lambda r, k: n * (r == k)), set())
-        self.assertEqual(of(lambda r, k: 1), set())
+        self.assertEqual(of(lambda r, k: 2 * (r == k)), set())
+        # Of a sum of copies each has n times the gradient
+        self.assertEqual(of(lambda r, k: n * (r == k)), {"replicated, copied"})
+        self.assertEqual(of(lambda r, k: 1), {"sum", "replicated, copied"})
         copy = grid(n, lambda r, k: r == k)
-        self.assertEqual(objectives(pair(copy, ones(n))), {"replicated input"})
+        self.assertEqual(objectives(pair(copy, ones(n))), {"sum, copied"})
 
 
 if __name__ == "__main__":

@@ -247,9 +247,8 @@ class Measurement:
         for by_rank in values:
             for seen in by_rank:
                 if seen["written"]:
-                    self._note("stale-or-aliased",
-                               "backward writes to the cotangent that it is"
-                               f" given{'' if len(set(seen['written'])) == 1 else 's'}")
+                    self._note("stale-or-aliased", "backward writes to the cotangent that it is"
+                               " given")
                 for name in seen["inputs"]:
                     self._note("writes", f"the function writes to its input {name}", False)
         if later > 0:

@@ -8,6 +8,7 @@ to step; smaller steps where they disagree; and where the slopes of both sides s
 """
 
 from dataclasses import dataclass, field
+from typing import Optional
 
 import torch
 
@@ -29,7 +30,7 @@ _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 class Derivative:
     """matrix: [output coordinate, input coordinate]; error: by how much it may be off; affine: by
     output coordinate. low, high: where a kink leaves the derivative open, the slopes of both sides.
-    open: elements of which nothing is known."""
+    open: elements of which nothing is known. least: what roundings of the outputs hide at best."""
 
     matrix: torch.Tensor
     error: torch.Tensor
@@ -43,6 +44,7 @@ class Derivative:
     together: list = field(default_factory=list)
     repeats: bool = True  # whether two runs gave the same
     noise: float = 0.0  # of the outputs, relative to them
+    least: Optional[torch.Tensor] = None
 
     def kinks(self):
         return (self.high > self.low).any(0)
@@ -60,6 +62,7 @@ class Measurement:
 
     def run(self):
         found = self._affine(self._eps)
+        least = found.error
         if found.repeats and not bool(found.affine.all()):
             noise, relative = self._noise_and_share()
             # Of what is affine but for roundings inside differences would tell little.
@@ -67,6 +70,7 @@ class Measurement:
             found = (rough if bool(rough.affine.all())
                      else self._by_differences(found.affine, noise, relative))
             found.noise = relative
+        found.least = least
         found.evaluations = self._evaluations
         return found
 
@@ -87,7 +91,9 @@ class Measurement:
         matrix = ((moved - base) / step[:, None]).T
         room = 64 * eps * (size + (mixes.abs() + self._sizes) @ matrix.abs().T)
         affine = ((mixed - base - mixes @ matrix.T).abs() <= room).all(0) & matrix.isfinite().all(1)
-        error = 4 * eps * (size[:, None] / step[None])
+        # Of an output that is 0 all over it is not known what it is small against.
+        error = (4 * eps * (size[:, None] / step[None])).masked_fill((size == 0)[:, None], eps**2)
+        self._step, self._least = step, error
         self._depends = (matrix.abs() > 16 * error) | ~matrix.isfinite()
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
         return Derivative(matrix, error, affine, matrix, matrix,
@@ -96,12 +102,14 @@ class Measurement:
     # -- differences
 
     def _noise_and_share(self):
-        """By output coordinate; and the largest relative to its output."""
-        size = self._size_of(self._base[None])
-        noise = torch.maximum(self._noise(), self._eps * size)
+        """By output coordinate; and the largest relative to its output. That may be 0 at the
+        inputs, and is not where they are moved to."""
+        noise, size = self._noise()
+        noise = torch.maximum(noise, self._eps * size)
         return noise, float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
 
     def _by_differences(self, affine, noise, relative):
+        self._look_below()
         groups = _independent(self._depends)
         slopes = self._quick(groups, noise) if relative < _QUIET else None
         if slopes is None:
@@ -116,6 +124,12 @@ class Measurement:
         unknown = ~kink & slopes.is_unsure(_KNOWN)
         return Derivative(slopes.value, slopes.error, affine, low, high, unknown,
                           together=self._together(kink, noise))
+
+    def _look_below(self):
+        """At a minimum or a cap an output may depend on moves down alone."""
+        below = self._values(-torch.diag(self._step))
+        slopes = ((self._base - below) / self._step[:, None]).T
+        self._depends |= (slopes.abs() > 16 * self._least) | ~slopes.isfinite()
 
     def _quick(self, groups, noise):
         """Of all columns by one step, where the slopes along random combinations, by three steps,
@@ -170,23 +184,26 @@ class Measurement:
         return not bool((off & ~along.is_unsure(_KNOWN)).any())
 
     def _noise(self):
-        """By output coordinate: how far a value is off a smooth curve; from sixth differences along
-        one direction, away from the inputs to one side, as there may be a kink at them."""
+        """By output coordinate: how far a value is off a smooth curve, and its size; from sixth
+        differences along one direction, away from the inputs to one side, as there may be a kink at
+        them. In ninths, which no dtype holds, and at three places: roundings may cancel out at
+        one."""
         sign = torch.randint(0, 2,
                              (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
-        moves = torch.cat([torch.outer(torch.arange(1.0, 7.0, dtype=torch.float64) / 6,
+        moves = torch.cat([torch.outer(torch.arange(1.0, 9.0, dtype=torch.float64) / 9,
                                        sign * self._sizes * step) for step in _NOISE_STEPS])
-        values = self._values(moves).reshape(len(_NOISE_STEPS), 6, -1)
+        values = self._values(moves).reshape(len(_NOISE_STEPS), 8, -1)
         binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
         found = []
-        for six in values:
-            seven = torch.cat([self._base[None], six])
-            sixth = (binomial @ seven).abs() / 924**0.5
+        for eight in values:
+            nine = torch.cat([self._base[None], eight])
+            sixth = (nine.unfold(0, 7, 1) @ binomial).abs().amax(0) / 924**0.5
             # Where hardly anything changes the steps are within one rounding of a narrow dtype.
-            changes = (seven.diff(dim=0) != 0).sum(0) >= 4
+            changes = (nine.diff(dim=0) != 0).sum(0) >= 5
             found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
         least = torch.stack(found).amin(0)
-        return self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
+        noise = self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
+        return noise, self._size_of(torch.cat([self._base[None], *values]))
 
     def _stencil(self, groups, steps):
         """[(step by column, values above, values below)], each [column, output], of the groups'

@@ -8,7 +8,8 @@ import torch
 
 from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
-from .predicates import ANOTHER_MAP, NARROWER, Mistake, mistake_in, objectives
+from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, mistake_in, objectives,
+                         roundings_of)
 from .report import Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
@@ -17,10 +18,12 @@ _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
     "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
-    "replicated input": "an input that is one tensor of which every rank holds a copy: each copy"
-    " has the gradient of all",
-    "mean, replicated input": "the mean of all ranks' losses, and an input that is one tensor of"
-    " which every rank holds a copy: DistributedDataParallel",
+    "replicated" + COPIED: 'one loss that every rank computes from it (objective "replicated"), and'
+    " {input} one tensor of which every rank holds a copy",
+    "sum" + COPIED: "{input} one tensor of which every rank holds a copy: each copy has the"
+    " gradient of all",
+    "mean" + COPIED: "the mean of all ranks' losses, and {input} one tensor of which every rank"
+    " holds a copy: DistributedDataParallel",
 }
 
 
@@ -39,9 +42,11 @@ class Judgement:
         self._ranks = len(inputs.tensors)
         self.findings = []
         self.formulas, self.legends = {}, []
-        self.right_for = set()
+        self.right_for = []  # texts
+        self.roundings = set()  # dtypes whose roundings are findings
         self.notes = [f"{_capital(o.text)}." for o in backward.oddities if not o.is_wrong]
         self._room_of_all = self._rooms()
+        self.is_linear = backward.is_linear or self._is_linear_but_for_roundings()
 
     def run(self):
         odd = [o for o in self._backward.oddities if o.is_wrong]
@@ -52,7 +57,7 @@ class Judgement:
                         ) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
             ranks = self._ranks_of(rows)
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
-        if self._backward.is_linear or self._is_linear_but_for_roundings():
+        if self.is_linear:
             self._judge_pairs()
         elif not unsteady:
             self._judge_nonlinear()
@@ -61,7 +66,7 @@ class Judgement:
     # -- pairs
 
     def _judge_pairs(self):
-        found, right_for = [], []
+        found, right_for = [], {}
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
             return
@@ -69,13 +74,14 @@ class Judgement:
             for y, outputs in _variables(self._outputs).items():
                 pair = self._pair(inputs, outputs)
                 names = Names(bar(x), bar(y), y)
+                right_for.setdefault(x, []).append(objectives(pair))
                 if not pair.wrong():
                     self._add_right(pair, x, names)
                     continue
-                right_for.append(objectives(pair))
                 found.append(self._finding(pair, x, names))
-        if right_for:
-            self.right_for = set.intersection(*right_for)
+        if found and self._ranks > 1:
+            self.right_for = _right_for({x: set.intersection(*of_outputs)
+                                         for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
         self.paired = len(merged)
         self.findings += merged + ([] if found else self._ties())
@@ -101,6 +107,7 @@ class Judgement:
             first = Mistake("tie",
                             "where the function has a kink (equal values, a zero) the gradient is"
                             " none of those that lie between the slopes of both sides", first.ranks)
+        self.roundings |= {first.dtype} - {None}
         bases = bases_of(pair)
         measured = formula(pair.measured, pair.room, bases, names)
         right = formula(pair.right, pair.room, bases, names)
@@ -113,7 +120,7 @@ class Judgement:
                        measured[0] if measured and not (right and measured[0] == right[0]) else [],
                        right[0] if right else [], "; ".join(legends),
                        grid and [[number(c) for c in row] for row in grid],
-                       self._backward.is_linear, details, self.dtype)
+                       self.is_linear, details, self.dtype)
 
     def _why_missing(self, mistake, x):
         if mistake.name != "no-gradient":
@@ -174,16 +181,24 @@ class Judgement:
     def _rooms(self):
         """By how much each element of the two maps may differ: what differences are off by, and
         what rounding may do."""
-        right = self.derivative.matrix.T.abs().nan_to_num(posinf=0)
-        right = right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
-        rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
-        size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
-        room = self._rtol * size + self.derivative.error.T.nan_to_num(nan=math.inf)
+        right = self._right_sizes()
+        room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
             apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
             room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart,
                                                                                         largest / 8)
         return room
+
+    def _right_sizes(self):
+        right = self.derivative.matrix.T.abs().nan_to_num(posinf=0)
+        return right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
+
+    def _rounding(self):
+        """What rounding may do, by element: relative to the largest of its row and column."""
+        right = self._right_sizes()
+        rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
+        size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
+        return self._rtol * size
 
     def _largest_in_pairs(self, matrix):
         """By element, the largest of its input and its output, of all ranks: where a derivative is
@@ -196,9 +211,12 @@ class Judgement:
         return result
 
     def _is_linear_but_for_roundings(self):
-        return (self._scatter is not None and all(
-            bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= self._room_of_all
-                  @ s.cotangent.abs()).all()) for s in self._backward.random))
+        """Not with what differences are off by, as that tells nothing of the backward: but what is
+        made from saturated numbers is rounded as these are."""
+        room = (self._rounding() + self.derivative.least.T if self._scatter is None
+                else self._room_of_all)
+        return all(bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= room
+                         @ s.cotangent.abs()).all()) for s in self._backward.random)
 
     def _zero_rows(self, inputs, rows):
         """By rank, the elements at which any rank's input is 0."""
@@ -269,9 +287,8 @@ class Judgement:
                                measured=[f"x̄_r = {op}_k ȳ_k"], **everyone)
         for dtype, share in NARROWER.items():
             if all(self._is_rounded(s, share) for s in samples):
-                return Finding("precision",
-                               f"the gradient is off by roundings of {str(dtype)[6:]} size",
-                               **everyone)
+                self.roundings.add(dtype)
+                return Finding("precision", roundings_of(dtype), **everyone)
         return None
 
     def _is_op(self, op, sample):
@@ -299,8 +316,20 @@ class Judgement:
                      <= share * size).all())
 
 
-def objective_texts(names):
-    return [text for name, text in _OBJECTIVES.items() if name in names]
+def _right_for(by_input):
+    """Texts, of the objectives that each input is right for: one loss for all of them, and each
+    input a tensor of its own on each rank or a copy."""
+    texts = []
+    for loss in OBJECTIVES:
+        copied = [x for x, names in by_input.items() if loss not in names]
+        if any(loss + COPIED not in by_input[x] for x in copied):
+            continue
+        own = [x for x, names in by_input.items() if loss + COPIED not in names]
+        which = (f"the inputs {', '.join(copied)} that are each" if len(copied) > 1 else
+                 f"the input {', '.join(copied)} that is")
+        texts.append(_OBJECTIVES[loss + COPIED if copied else loss].format(
+            input=which if own else "an input that is"))
+    return texts
 
 
 def list_of(names, count):

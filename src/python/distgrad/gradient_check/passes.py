@@ -8,7 +8,7 @@ import torch
 from ..words import ranks_text
 from . import backward, forward
 from .coordinates import Coordinates, Tensor
-from .judging import Judgement, list_of, objective_texts
+from .judging import Judgement, list_of
 from .report import Finding, GradcheckReport
 
 # That rounding may do, relative to the largest; by bytes of an element
@@ -57,6 +57,8 @@ class Check:
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
+        self._dtypes = {torch.float64: self._dtypes_of(wide or first),
+                        None: self._dtypes_of(first)}
         if not any(self._outputs):
             raise CannotCheck("the function returns no floating-point tensor on any rank")
         if not any(t.size() for outputs in self._outputs for t in outputs):
@@ -111,9 +113,13 @@ class Check:
         self._note_structures(by_rank)
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
-        self._dtypes = [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
         return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged]
                 for outputs in by_rank]
+
+    def _dtypes_of(self, by_rank):
+        """Of the outputs that are judged, where these are what the ranks returned."""
+        judged = {t.name for outputs in self._outputs for t in outputs}
+        return [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
 
     def _note_structures(self, by_rank):
         kinds = {}
@@ -146,7 +152,7 @@ class Check:
             return self._options.basis
         inputs = sum(torch.Size(i["shape"]).numel() for on_rank in self._inputs for i in on_rank)
         outputs = sum(t.size() for on_rank in self._outputs for t in on_rank)
-        quick = (7 * inputs + 2 * outputs) * self._seconds <= _MOST_SECONDS
+        quick = (8 * inputs + 2 * outputs) * self._seconds <= _MOST_SECONDS
         return max(inputs, outputs) <= _MOST_ELEMENTS and quick and all(
             i["values"] is not None for on_rank in self._inputs for i in on_rank)
 
@@ -158,18 +164,16 @@ class Check:
         dtypes = [i["dtype"] for on_rank in self._inputs for i in on_rank
                  ] if dtype is None else [dtype]
         eps = max(torch.finfo(d).eps for d in dtypes)
-        computed = max([eps] + [torch.finfo(d).eps for d in self._dtypes if dtype is not None])
+        returned = self._dtypes[dtype]
+        computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
                                        _same_elements(inputs), computed)
         is_new = derivative is None
         derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
             raise _IsRandom
-        rtol, rounding = self._rtol(dtypes, derivative)
-        names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
-                 for name in self._differentiable]
-        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
-        measured = measurement.run(others=is_first)
+        used = self._computed_in(dtypes, returned, derivative)
+        measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
 
         def judge(scatter=None, of=derivative):
@@ -177,6 +181,12 @@ class Check:
                              scatter).run()
 
         judgement, scatter = judge(), None
+        given = self._as_given(judgement.roundings)
+        if given and not self._session.broken_by:
+            used += given
+            measurement, measured, rtol = self._measured(used, is_first)
+            judgement = judge()
+        rounding = max(torch.finfo(d).eps for d in used)
         is_narrow = rounding > _NARROW and self._options.rtol is None
         if judgement.findings and is_narrow and not self._session.broken_by:
             # What is badly conditioned rounds by more than any fixed tolerance: is it off by more
@@ -191,7 +201,7 @@ class Check:
                 self._hold(forwards)
             held = judge(scatter, self._held) if self._held else judgement
             judgement = judgement if held.findings else held
-        self._show_measured(kind, name, inputs, outputs, derivative, measured)
+        self._show_measured(kind, judgement, inputs, outputs, derivative, measured)
         return judgement, derivative
 
     def _hold(self, forwards):
@@ -199,19 +209,40 @@ class Check:
         if found and found[0].repeats:
             self._held, self._constants = found
 
-    def _rtol(self, dtypes, derivative):
-        """What rounding may do, relative to the largest: of the inputs' dtypes, or of the one that
-        the forward computes in. And the eps of that."""
+    def _measured(self, used, is_first):
+        """(Measurement, Backward, rtol), held to the roundings of these dtypes."""
+        rtol = self._options.rtol
+        if rtol is None:
+            rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
+        inputs, outputs = self._session.inputs, self._session.outputs
+        names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
+                 for name in self._differentiable]
+        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
+        return measurement, measurement.run(others=is_first), rtol
+
+    def _computed_in(self, dtypes, returned, derivative):
+        """The dtypes whose roundings the backward may have: the inputs', what the forward computes
+        in, and the outputs', as the cotangents are in these."""
         inside = [d for d in (torch.bfloat16, torch.float16, torch.float32)
-                  if derivative.noise > torch.finfo(d).eps / 256]
+                  if derivative.noise > torch.finfo(d).eps / 256][:1]
         widest = max((torch.finfo(d).eps for d in dtypes))
-        if inside and torch.finfo(inside[0]).eps > widest:
-            self._note(f"The forward computes in about {str(inside[0])[6:]}: the backward was held"
-                       " to that.")
-        used = [*dtypes, *inside[:1]]
-        rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
-        return rtol if self._options.rtol is None else self._options.rtol, max(
-            torch.finfo(d).eps for d in used)
+        for how, found in (("computes in about", inside), ("returns", returned)):
+            most = max(found, key=lambda d: torch.finfo(d).eps, default=None)
+            if most and torch.finfo(most).eps > widest:
+                self._note(f"The forward {how} {str(most)[6:]}: the backward was held to that.")
+        return [*dtypes, *inside, *returned]
+
+    def _as_given(self, roundings):
+        """Of dtypes that the backward rounds to, those that are no narrower than the inputs as the
+        caller has them: nothing that there was is lost by them."""
+        given = max(torch.finfo(i["dtype"]).eps for on_rank in self._inputs for i in on_rank)
+        found = [d for d in roundings if torch.finfo(d).eps <= given]
+        if not found or self._options.rtol is not None:
+            return []
+        for dtype in found:
+            self._note(f"The backward computes in about {str(dtype)[6:]}, and the inputs have no"
+                       " more digits: it was held to that.")
+        return found
 
     def _coordinates(self, kind):
         count = {"elements": 0, "blocks": _BY_TENSOR, "whole": self._options.directions}[kind]
@@ -241,14 +272,15 @@ class Check:
 
     # -- what is reported
 
-    def _show_measured(self, kind, dtype, inputs, outputs, derivative, measured):
+    def _show_measured(self, kind, judgement, inputs, outputs, derivative, measured):
         cotangents = {"elements": f"a basis of {outputs.size} cotangents",
                       "whole": f"{outputs.size} random cotangents",
                       "blocks": f"{_BY_TENSOR} random cotangents of each output of each rank"}[kind]
-        linear = "linear" if measured.is_linear else "not linear"
+        linear = "linear" if judgement.is_linear else "not linear"
         graphs = ", each over a graph of its own" if measured.graph == "own" else ""
-        self._show(f"backward in {dtype}: {cotangents}; {linear} in {len(measured.random)} random"
-                   f" combinations ({measured.backwards} backwards{graphs})")
+        self._show(f"backward in {judgement.dtype}: {cotangents}; {linear} in"
+                   f" {len(measured.random)} random combinations ({measured.backwards}"
+                   f" backwards{graphs})")
         along = {"elements": f"each of {inputs.size} elements",
                  "whole": f"{inputs.size} random directions",
                  "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
@@ -275,7 +307,7 @@ class Check:
         report = GradcheckReport(
             "wrong" if findings else "right", self._session.size,
             dtypes=[j.dtype for j in judgements], findings=findings,
-            right_for=objective_texts(first.right_for) if len(findings) == first.paired else [])
+            right_for=first.right_for if len(findings) == first.paired else [])
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
             report.constants = self._constants
@@ -300,8 +332,8 @@ class Check:
         if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
-            self._note("The forward is too noisy, or jumps: its derivative is not known well enough"
-                       " to judge.")
+            self._note("The forward is too noisy, jumps, or is as good as constant here: its"
+                       " derivative is not known well enough to judge.")
 
     def _note(self, text):
         if text not in self.notes:

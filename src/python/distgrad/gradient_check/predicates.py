@@ -18,11 +18,12 @@ from .formulas import number
 @dataclass(frozen=True)
 class Mistake:
     """text: what the backward does, in one sentence that stands alone. ranks: whose gradients are
-    wrong by it."""
+    wrong by it. dtype: whose roundings these are, of `precision`."""
 
     name: str
     text: str
     ranks: tuple
+    dtype: Optional[torch.dtype] = None
 
 
 ANOTHER_MAP = "the backward is another linear map than the right one"
@@ -38,6 +39,10 @@ def mistake_in(pair):
 # of the next dtype.
 NARROWER = {dtype: few * torch.finfo(dtype).eps
             for dtype, few in ((torch.float32, 4), (torch.float16, 1), (torch.bfloat16, 4))}
+
+
+def roundings_of(dtype):
+    return f"the gradient is off by roundings of {str(dtype)[6:]} size"
 
 
 # ---- the rows of the table
@@ -70,6 +75,18 @@ def identity_backward(pair) -> Optional[Mistake]:
     return None
 
 
+def identity_then_summed(pair) -> Optional[Mistake]:
+    """What that gives on each rank, summed: Megatron's layers, into which a copy goes."""
+    n = pair.ranks
+    if n < 2 or not _outputs_alike(pair) or _has_others_elements(pair):
+        return None
+    if not all(pair.equals(r, k, pair.right[k][k]) for r, k in pair.pairs()):
+        return None
+    return _mistake("identity-backward", pair,
+                    "each rank went on with its own cotangent, and what the ranks made of that was"
+                    " summed")
+
+
 def own_slice(pair) -> Optional[Mistake]:
     """What each rank's own loss saw of what it gave."""
     if _is_own_part(pair) and _outputs_alike(pair) and _has_others_elements(pair):
@@ -80,20 +97,53 @@ def own_slice(pair) -> Optional[Mistake]:
 
 
 def wrong_group(pair) -> Optional[Mistake]:
-    """The ranks fall into several groups, each of which is right for itself."""
+    """The ranks fall into several groups, each of which is right for itself; or should, and fall
+    into others."""
+    right = _groups([[not pair.right_is_zero(r, k) for k in range(pair.ranks)]
+                     for r in range(pair.ranks)])
+    if right and 1 < len(right) < pair.ranks:
+        return _other_groups(pair, right)
     grid = pair.coefficients()
-    if grid is None:
+    if grid is None or any(grid[r][k] not in (0, 1) for r, k in pair.pairs()):
         return None
-    members = [frozenset(k for k in range(pair.ranks) if grid[r][k] == 1)
-               for r in range(pair.ranks)]
-    parts = sorted({tuple(sorted(m)) for m in members})
-    disjoint = sum(map(len, parts)) == pair.ranks and all(r in m for r, m in enumerate(members))
-    others_dropped = all(grid[r][k] in (0, 1) for r, k in pair.pairs())
-    if not (disjoint and others_dropped and 1 < len(parts) < pair.ranks):
+    parts = _groups([[c == 1 for c in row] for row in grid])
+    if not parts or not 1 < len(parts) < pair.ranks:
         return None
-    groups = " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
     return _mistake("wrong-group", pair,
-                    f"the cotangents were reduced over the ranks {groups} by themselves")
+                    f"the cotangents were reduced over the ranks {_sets(parts)} by themselves")
+
+
+def _other_groups(pair, right):
+    """Where the cotangents of other ranks than those of the group came in its place."""
+    parts = _groups([[not pair.is_zero(r, k) for k in range(pair.ranks)]
+                     for r in range(pair.ranks)])
+    if not parts or len(parts) == pair.ranks or parts == right:
+        return None
+    for part in right:
+        for r in part:
+            block, others = pair.right[r][r], [pair.right[r][k] for k in part]
+            if any(b.shape != block.shape or bool(((b - block).abs() > 2 * pair.room[r][r]).any())
+                   for b in others):
+                return None
+            if not all(pair.is_zero(r, k) or pair.equals(r, k, block) for k in range(pair.ranks)):
+                return None
+    over = "all ranks" if len(parts) == 1 else f"the ranks {_sets(parts)}"
+    return _mistake("wrong-group", pair,
+                    f"the cotangents were reduced over {over}, and not over {_sets(right)} by"
+                    " themselves")
+
+
+def _groups(is_in):
+    """Of rows that say which ranks are in a rank's group: the groups, where they are disjoint and
+    each rank is in its own; else None."""
+    members = [tuple(k for k, held in enumerate(row) if held) for row in is_in]
+    parts = sorted(set(members))
+    disjoint = sum(map(len, parts)) == len(members)
+    return parts if disjoint and all(r in m for r, m in enumerate(members)) else None
+
+
+def _sets(parts):
+    return " and ".join("{" + ", ".join(map(str, part)) + "}" for part in parts)
 
 
 def missing_reduction(pair) -> Optional[Mistake]:
@@ -202,6 +252,10 @@ def zero_input(pair) -> Optional[Mistake]:
     """Wrong where an operand is 0, and nowhere else."""
     if pair.zero_rows is None or not any(bool(rows.any()) for rows in pair.zero_rows):
         return None
+    # Where all is 0 no element tells that it is the zeros.
+    if not any(bool((pair.right[r][k].abs() > pair.room[r][k])[~pair.zero_rows[r]].any())
+               for r, k in pair.pairs()):
+        return None
     for r, k in pair.pairs():
         wrong = pair.excess(r, k) > 0
         if bool(wrong[~pair.zero_rows[r]].any()):
@@ -214,16 +268,20 @@ def zero_input(pair) -> Optional[Mistake]:
 
 
 def precision(pair) -> Optional[Mistake]:
-    """Right within the rounding of a narrower dtype."""
-    for dtype, share in NARROWER.items():
+    """Right within the roundings of a narrower dtype. Of a direction a mistake in one element of
+    many is no more than that, and of an element one of a few thousandths is none of half precision
+    unless the numbers are."""
+    for dtype, share in NARROWER.items() if pair.by_element else ():
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
-        rounded = all(bool((m.to(dtype).to(m.dtype) == m).all()) for row in pair.measured
-                      for m in row)
-        if rounded or _one_factor(pair) is None:
-            return _mistake("precision", pair,
-                            f"the gradient is off by roundings of {str(dtype)[6:]} size")
+        no_factor = dtype == torch.float32 and _one_factor(pair) is None
+        if no_factor or _are_of(dtype, pair.measured):
+            return Mistake("precision", roundings_of(dtype), _wrong_rows(pair), dtype)
     return None
+
+
+def _are_of(dtype, blocks):
+    return all(bool((m.to(dtype).to(m.dtype) == m).all()) for row in blocks for m in row)
 
 
 # Most specific first. A pair that is right is in none of them; mistake_in() is not asked then.
@@ -231,6 +289,7 @@ TABLE = (
     no_gradient,
     zero_input,
     identity_backward,
+    identity_then_summed,
     own_slice,
     wrong_group,
     missing_reduction,
@@ -246,26 +305,38 @@ TABLE = (
 # ---- right for what
 
 
+OBJECTIVES = ("sum", "mean", "replicated")
+COPIED = ", copied"
+
+
 def objectives(pair):
-    """For which other objectives the measured backward is the right one: "mean", "replicated",
-    ..."""
-    if pair.ranks < 2 or not pair.wrong():
-        return set()
+    """For which objectives the measured backward is the right one: those above, and each with the
+    input as one tensor of which every rank holds a copy ("sum, copied")."""
     n = range(pair.ranks)
-    found = set()
+    if all(pair.is_zero(r, k) and pair.right_is_zero(r, k) for r, k in pair.pairs()):
+        return {loss + copied for loss in OBJECTIVES for copied in ("", COPIED)}
+    found = set() if pair.wrong() else {"sum"}
+    if pair.ranks < 2:
+        return found
     if _one_factor(pair) == Fraction(1, pair.ranks):
         found.add("mean")
     if _same_shapes(pair, by_column=True):
-        room = [sum(pair.room[r][k] for k in n) for r in n]
-        if all(bool(((sum(pair.measured[r][k] for k in n) - sum(pair.right[r][k] for k in n)
-                      / pair.ranks).abs() <= room[r]).all()) for r in n):
+        rights = [sum(row) / pair.ranks for row in pair.right]
+        if _add_up_to(pair, rights):
             found.add("replicated")
+        if _same_shapes(pair, by_column=False) and _add_up_to(pair, [sum(rights)] * pair.ranks):
+            found.add("replicated" + COPIED)
     if _same_shapes(pair, by_column=False):
-        if _is_summed_once_more(pair):
-            found.add("replicated input")
-        if _is_summed_once_more(pair, pair.ranks):
-            found.add("mean, replicated input")
+        for loss, divisor in (("sum", 1), ("mean", pair.ranks)):
+            if _is_summed_once_more(pair, divisor):
+                found.add(loss + COPIED)
     return found
+
+
+def _add_up_to(pair, rights):
+    """Whether of equal cotangents each rank's gradient is this."""
+    return all(bool(((sum(measured) - right).abs() <= sum(room)).all())
+               for measured, right, room in zip(pair.measured, rights, pair.room))
 
 
 def _same_shapes(pair, by_column):
@@ -333,9 +404,15 @@ def _one_factor(pair, ranks=None):
                 found.add(c)
     if len(found) == 1:
         return found.pop()
-    mean = sum(map(float, found)) / len(found) if found else 0
-    near = bool(found) and all(abs(float(c) - mean) <= 1e-9 * abs(mean) for c in found)
-    return mean if near else None
+    exact = sorted(c for c in found if isinstance(c, Fraction))
+    mean = [sum(map(float, found)) / len(found)] if found else []
+    return next((c for c in [*exact, *mean] if _is_times(pair, ranks, c)), None)
+
+
+def _is_times(pair, ranks, c):
+    """Whether all blocks of these ranks are c times the right ones."""
+    return all(pair.equals(r, k, float(c) * pair.right[r][k], (1 + abs(float(c))) * pair.room[r][k])
+               for r in (range(pair.ranks) if ranks is None else ranks) for k in range(pair.ranks))
 
 
 def _meaning(c, n):
@@ -378,6 +455,8 @@ def _other_ranks_blocks(pair):
     """What the backward does, where each block is the right one of other ranks."""
     n = pair.ranks
     moved = False
+    if _held(n, pair.is_zero) != _held(n, pair.right_is_zero):
+        return None  # not in other places: more of them, or fewer
     for r, k in pair.pairs():
         if pair.is_zero(r, k) and pair.right_is_zero(r, k):
             continue
@@ -388,6 +467,11 @@ def _other_ranks_blocks(pair):
             return None
         moved |= way is not None and way != (r, k) and not pair.is_right(r, k)
     return "ranks got what belongs to other ranks" if moved and n > 1 else None
+
+
+def _held(n, is_zero):
+    """How many blocks that are not zero the ranks have, without regard to which rank has them."""
+    return sorted(sum(not is_zero(r, k) for k in range(n)) for r in range(n))
 
 
 def _other_elements(pair):

@@ -91,6 +91,9 @@ def matrix(rows=2, columns=3, dtype=torch.float64, low=0.5):
     return x.to(dtype).requires_grad_()
 
 
+NOTHING = "nothing"
+
+
 @dataclass
 class Case:
     """finding None: right. measured, right: the formulas expected, for 4 ranks; None: not looked
@@ -102,7 +105,7 @@ class Case:
     finding: str = None
     measured: tuple = None
     right: tuple = None
-    right_for: str = None  # words of the line on other objectives
+    right_for: str = None  # words of the line on other objectives, or NOTHING
     ranks: tuple = (4,)  # numbers of ranks of the group
     options: dict = field(default_factory=dict)
     words: tuple = ()  # in the report's text

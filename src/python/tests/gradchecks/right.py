@@ -165,6 +165,30 @@ def tied():
     return x.requires_grad_()
 
 
+def least(x):
+    return reduced(x, dist.ReduceOp.MIN)
+
+
+right_min = function(
+    least, lambda g, x: reduced(g) * (x == least(x)) / reduced((x == least(x)).to(x.dtype)))
+
+
+def negative(made):
+    return (-made().detach()).requires_grad_()
+
+
+def at_the_upper_kink(x):
+    """Smallest and capped values: moved up, nothing changes."""
+    return (right_sum(x.amin(-1)), right_sum(x.clamp(max=1)),
+            right_sum(torch.minimum(x, torch.ones_like(x))),
+            right_sum(torch.where(x <= 1, x, torch.ones_like(x))),
+            right_sum(-nn.functional.max_pool1d(-x, 3)))
+
+
+def twos():
+    return torch.tensor([[1.0, 1.0, 2.0]], dtype=torch.float64, requires_grad=True)
+
+
 def ignores_some(x, unused, only_on_root):
     y = right_sum(x)
     return y + only_on_root.sum() if me() == 0 else y
@@ -247,6 +271,19 @@ def rounds_to_half(x):
     return right_sum(x.half()).to(x.dtype)
 
 
+def float32_and_back(x):
+    return right_sum(x.float()).to(x.dtype)
+
+
+def in_autocast(x, w):
+    """The outputs are in bfloat16, where the inputs are not in float64."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return right_sum(x @ w)
+
+
+summed_in_float32 = function(reduced, lambda g, x: reduced(g.float()).to(g.dtype))
+
+
 def normalised(x):
     """Over all ranks, in its own dtype: of a small variance little is left in half precision."""
     mean = right_sum(x.mean(0)) / n()
@@ -261,6 +298,29 @@ def scaled_in_float32(x):
 def saturated(x):
     """Where tanh is nearly 1 its derivative is less than the rounding of what it is made from."""
     return right_sum((4 * x).tanh())
+
+
+def sure(x, w):
+    """All that is left of x's derivative is what rounding makes of 1 - 1, times nearly 0."""
+    return right_sum(torch.softmax(60 * x, -1)) + right_sum(w)
+
+
+def sure_loss(x):
+    """0, as far as float64 can tell."""
+    return right_sum(nn.functional.cross_entropy(60 * x, torch.tensor([0])))
+
+
+def sure_scores():
+    return torch.tensor([[2.0, 0.1, -1.0]], dtype=torch.float64, requires_grad=True)
+
+
+def low_rank(x, a, b):
+    """LoRA: b is 0 at first, and so is the output."""
+    return right_sum(x @ a @ b)
+
+
+def fresh_low_rank():
+    return (matrix(2, 3), matrix(3, 2), torch.zeros(2, 3, dtype=torch.float64, requires_grad=True))
 
 
 def small_variance():
@@ -286,6 +346,10 @@ def contrastive(x):
 
 def float32():
     return matrix(dtype=torch.float32)
+
+
+def bfloat16():
+    return matrix(dtype=torch.bfloat16)
 
 
 LARGE = {"basis": False}
@@ -339,6 +403,8 @@ CASES = [
     Case("losses with masks", masked_loss, masks),
     Case("kinks", kinks, lambda: matrix(2, 3)),
     Case("at the kink", at_the_kink, around_zero, words=("a kink",)),
+    Case("at the upper kink", at_the_upper_kink, twos, words=("a kink",)),
+    Case("min with a tie of three", right_min, lambda: negative(tied), words=("a kink",)),
     Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),
@@ -362,10 +428,21 @@ CASES = [
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
     Case("rounds to half", rounds_to_half, matrix, right=SUM,
          words=("affine within its roundings",)),
+    Case("returns float32", lambda x: right_sum(x.float()), float32, right=SUM,
+         words=("The forward returns float32",)),
+    Case("float32 and back in bfloat16", float32_and_back, bfloat16, right=SUM,
+         words=("computes in about float32",)),
+    Case("autocast", in_autocast, lambda: (float32(), matrix(3, 2, torch.float32)),
+         words=("The forward returns bfloat16",)),
+    Case("float32 in the backward of bfloat16", summed_in_float32, bfloat16, right=SUM,
+         words=("the inputs have no more digits",)),
     Case("a small variance in bfloat16", normalised, small_variance,
          words=("roundings of the inputs move gradients",)),
     Case("float32 in float16", scaled_in_float32, lambda: matrix(dtype=torch.float16)),
     Case("saturated in bfloat16", saturated, lambda: matrix(dtype=torch.bfloat16)),
+    Case("an output of 0", low_rank, fresh_low_rank, words=("for every cotangent",)),
+    Case("sure of a softmax", sure, lambda: (sure_scores(), matrix(1, 3))),
+    Case("sure of a loss", sure_loss, sure_scores, ranks=(2,)),
     Case("large", lambda x: right_sum(x.sin()), lambda: matrix(20, 30), options=LARGE,
          words=("16 random cotangents",)),
     Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30),

@@ -3,6 +3,7 @@
 import torch.distributed as dist
 
 from . import parts, ranks
+from .parts import NOTHING
 
 import distgrad  # noqa: E402: by the path that ranks.py sets
 
@@ -68,7 +69,10 @@ def objections(case, report):
         found.append(f"measured: expected {case.measured}, not {measured}")
     if case.right is not None and right != case.right:
         found.append(f"right: expected {case.right}, not {right}")
-    if case.right_for is not None and not any(case.right_for in text for text in report.right_for):
+    if case.right_for == NOTHING and report.right_for:
+        found.append("expected to be right for no other objective")
+    elif case.right_for not in (None, NOTHING) and not any(
+            case.right_for in text for text in report.right_for):
         found.append(f"expected to be right for: {case.right_for}")
     found += [f"not said: {words}" for words in case.words if plain(words) not in plain(report)]
     return found

@@ -4,8 +4,8 @@ import torch
 import torch.distributed as dist
 
 from . import right
-from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of,
-                    reduced, right_sum, rooted, scattered)
+from .parts import (NOTHING, Case, exchanged, function, gathered, group, matrix, max_of, me, n,
+                    product_of, reduced, right_gather, right_sum, rooted, scattered)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
 GATHER = ("x̄_r = Σ_k ȳ_k[r]",)
@@ -72,6 +72,13 @@ SUMS = [
            words=("None on ranks 0, 1, 2, 3",)),
     of_sum("over pairs of ranks", lambda g, x: among_pairs(g), "wrong-group",
            words=("over the ranks {0, 1} and {2, 3}",)),
+    Case("of pairs: over all ranks", function(among_pairs, lambda g, x: reduced(g)), matrix,
+         "wrong-group", SUM, words=("over all ranks, and not over {0, 1} and {2, 3}",)),
+    Case("of pairs: over other pairs",
+         function(among_pairs, lambda g, x: gathered(g)[me() % 2::2].sum(0)), matrix, "wrong-group",
+         words=("over the ranks {0, 2} and {1, 3}, and not over {0, 1} and {2, 3}",)),
+    Case("of pairs: of the other pair",
+         function(among_pairs, lambda g, x: reduced(g) - among_pairs(g)), matrix, "wrong-slice"),
     of_sum("elements shifted", lambda g, x: reduced(g).reshape(-1).roll(1).reshape(g.shape),
            "wrong-slice", words=("(5, 0, 1, 2, 3, 4)",)),
     of_sum("elements transposed", lambda g, x: reduced(g).t().contiguous().reshape(g.shape),
@@ -133,6 +140,16 @@ def max_in_full(x):
     return function(max_of, lambda g, x: reduced(g) * (x == max_of(x)))(x)
 
 
+def min_in_full(x):
+    return function(right.least, lambda g, x: reduced(g) * (x == right.least(x)))(x)
+
+
+def capped_twice(x):
+    """2 at the cap, where any number from 0 to 1 is right."""
+    return function(lambda x: reduced(x.clamp(max=1)),
+                    lambda g, x: reduced(g) * ((x < 1).to(x.dtype) + 2 * (x == 1)))(x)
+
+
 OTHERS = [
     Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER,
          words=("does not require grad",)),
@@ -154,6 +171,10 @@ OTHERS = [
          "same-op-backward", ("x̄_r = max_k ȳ_k",)),
     Case("max: ties in full", max_in_full, tied, "tie",
          words=("add up to 2", "change the output by 1")),
+    Case("min: ties in full", min_in_full, lambda: right.negative(tied), "tie",
+         words=("add up to 2", "change the output by 1")),
+    Case("capped: twice at the cap", capped_twice, right.twos, "tie",
+         words=("between the slopes of both sides",)),
     Case("reduce_scatter: own",
          function(scattered,
                   lambda g, x: torch.nn.functional.one_hot(torch.tensor(me()), n())[:, None] * g),
@@ -227,6 +248,22 @@ def in_place(g, x):
     return g
 
 
+class OnBothCotangents(torch.autograd.Function):
+    """Of two outputs; at times only one of them has other numbers afterwards."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return reduced(x), reduced(x) * 2
+
+    @staticmethod
+    def backward(ctx, g, h):
+        result = reduced(g) + 2 * reduced(h)
+        if g.is_contiguous() and h.is_contiguous():
+            g.add_(1)
+            h.zero_()
+        return result
+
+
 def needs_contiguous(g, x):
     if not g.is_contiguous():
         raise ValueError("tensors must be contiguous")
@@ -251,6 +288,8 @@ BEHAVIOURS = [
              "float32"),
     behaving("in place on the cotangent", in_place, "stale-or-aliased", "writes to the cotangent",
              alone=False),
+    Case("in place on both cotangents", OnBothCotangents.apply, matrix, "stale-or-aliased",
+         words=("writes to the cotangent that it is given.",)),
     behaving("order of memory", in_memory_order, "contiguity", "transposed"),
     behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous",
              breaks=True),
@@ -287,8 +326,49 @@ def in_float32(g, x):
     return reduced(g) if g.dtype == torch.float64 else g.clone()
 
 
+of_a_bit_less = function(reduced, lambda g, x: reduced(g) - g / 1000)
+of_a_bit_more = function(reduced, lambda g, x: reduced(g) * 1.001)
+
+
+def approximate_gelu(x):
+    return reduced(torch.nn.functional.gelu(x, approximate="tanh"))
+
+
+def exact_gelu(g, x):
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        y = torch.nn.functional.gelu(x)
+    return torch.autograd.grad(y, x, reduced(g))[0]
+
+
+def one_element_off(g, x):
+    is_element = torch.arange(600).reshape(20, 30) == 7
+    return reduced(g) * (1 + 0.01 * (me() == 1) * is_element)
+
+
+def sure_and_clipped(x, w):
+    return torch.softmax(60 * x, -1) + function(reduced, lambda g, x: reduced(g.clamp(-1, 1)))(w)
+
+
+def sure_and_identity(x, w):
+    return function(reduced, lambda g, x: g.clone())(torch.softmax(60 * x, -1) + w)
+
+
 def large():
     return matrix(40, 50)
+
+
+def layer(x, a, b, copy):
+    """Megatron's, of a column-parallel linear layer and a row-parallel one."""
+    return identity_sum((copy(x) @ a).tanh() @ b)
+
+
+identity_sum = function(reduced, lambda g, x: g.clone())
+megatrons_copy = function(lambda x: x.clone(), lambda g, x: reduced(g))
+
+
+def of_layer():
+    return matrix(2, 3), matrix(3, 2), matrix(2, 3)
 
 
 def x_and_w():
@@ -321,6 +401,16 @@ MORE = [
     Case("gathered under no_grad", gathered_under_no_grad, matrix, "identity-backward"),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
+    Case("Megatron's layer", lambda x, a, b: layer(x, a, b, megatrons_copy), of_layer,
+         "identity-backward", ("x̄_r = Σ_k J_kᵀ ȳ_k",), ("x̄_r = Σ_k J_rᵀ ȳ_k",), alone=False,
+         right_for=f"{REPLICATED} from it (objective \"replicated\"), and the input x that is one"),
+    Case("Megatron's layer, the copy summed twice",
+         lambda x, a, b: layer(megatrons_copy(x), a, b, megatrons_copy), of_layer,
+         "other-backward", ("x̄_r = 4 Σ_k J_kᵀ ȳ_k",), alone=False, right_for=NOTHING),
+    Case("a half is right for a loss of all ranks", lambda x, w: (identity_sum(x), right_gather(w)),
+         x_and_w, "identity-backward", ("x̄_r = ȳ0_r",), right_for=NOTHING),
+    Case("a half is right for copies", lambda x, w: (identity_sum(x), right_sum(w)), x_and_w,
+         "identity-backward", ("x̄_r = ȳ0_r",), right_for="the input w that is one tensor"),
     Case("one of two outputs", two_outputs, matrix, "forgotten-op", ("x̄_r = Σ_k grad(mean)_k",),
          ("x̄_r = 1/4 Σ_k grad(mean)_k",), words=("mean -> x",)),
     Case("float32 only", function(reduced, in_float32), lambda: matrix(dtype=torch.float32),
@@ -332,6 +422,39 @@ MORE = [
          lambda: matrix(dtype=torch.bfloat16), "scaled", ("x̄_r = 1/4 Σ_k ȳ_k",), SUM),
     Case("bfloat16 only", function(reduced, in_bfloat16), lambda: matrix(dtype=torch.bfloat16),
          "no-gradient", ("x̄_r = Σ_k ȳ_k, r = 0, 2, 3", "x̄_1 = 0"), SUM, words=("in bfloat16",)),
+    Case("float32 and back in bfloat16: identity",
+         lambda x: function(reduced, lambda g, x: g.clone())(x.float()).to(x.dtype),
+         right.bfloat16, "identity-backward", ("x̄_r = ȳ_r",), SUM),
+    Case("returns float32: without a thousandth of the own", lambda x: of_a_bit_less(x.float()),
+         right.float32, "other-backward", None, SUM),
+    Case("returns float32: 0.1 % more", lambda x: of_a_bit_more(x.float()), right.float32,
+         "scaled", ("x̄_r = 1.001 Σ_k ȳ_k",), SUM),
+    Case("the exact gelu for its approximation", function(approximate_gelu, exact_gelu), matrix,
+         "other-backward"),
+    Case("large: one element 1 % off", function(reduced, one_element_off), lambda: matrix(20, 30),
+         "other-backward", options=LARGE),
+    Case("returns float32: identity",
+         lambda x: function(reduced, lambda g, x: g.clone())(x.float()), right.float32,
+         "identity-backward", ("x̄_r = ȳ_r",), SUM),
+    Case("float32 in the backward of bfloat16: 0.1 % more",
+         function(reduced, lambda g, x: reduced(g.float()).to(g.dtype) * 1.001), right.bfloat16,
+         "scaled", None, SUM),
+    Case("bfloat16 in the backward of float32",
+         function(reduced, lambda g, x: reduced(g.bfloat16()).to(g.dtype)), right.float32,
+         "precision", words=("bfloat16",)),
+    Case("an output of 0: twice",
+         lambda x, a, b: function(reduced, lambda g, x: 2 * reduced(g))(x @ a @ b),
+         right.fresh_low_rank, "scaled", words=("y -> b",)),
+    Case("an output of 0: identity",
+         lambda x, a, b: function(reduced, lambda g, x: g.clone())(x @ a @ b),
+         right.fresh_low_rank, "identity-backward", words=("y -> b",)),
+    Case("an output of 0: no gradient",
+         lambda x, a, b: function(reduced, lambda g, x: torch.zeros_like(g))(x @ a @ b),
+         right.fresh_low_rank, "no-gradient", words=("y -> b",)),
+    Case("sure of a softmax, and clipped", sure_and_clipped,
+         lambda: (right.sure_scores(), matrix(1, 3)), "other-backward"),
+    Case("sure of a softmax, and identity", sure_and_identity,
+         lambda: (right.sure_scores(), matrix(1, 3)), "identity-backward"),
     Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward",
          ("x̄_r = ȳ_r",), SUM, options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
