@@ -6,10 +6,11 @@ import unittest
 from pathlib import Path
 
 import torch
+import torch.utils.checkpoint
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from distgrad.tracing.arrivals import unreached, wrong_at_once
+from distgrad.tracing.arrivals import reached, unreached, wrong_at_once
 from distgrad.tracing.buffers import taken_from_others
 from distgrad.tracing.clipping import clip_factor, clipped_in_pieces, seen_norms
 from distgrad.tracing.departure import Departure, Finder  # noqa: E402
@@ -515,6 +516,21 @@ class Departures(unittest.TestCase):
         # Nothing that is right shows how the ranks' add up
         self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])
 
+    def test_what_backward_reaches_is_of_a_module_that_ran_or_arrived(self):
+        names = ["a.weight", "module.b.weight", "c.weight", "scale", "extra.weight"]
+        traces = self.ranks()
+        self.assertEqual(reached(traces, names), ["a.weight", "module.b.weight"])
+        traces[1]["arrived_in"] = {"c.weight": [1], "scale": [], "extra.weight": []}
+        self.assertEqual(reached(traces, names), ["a.weight", "module.b.weight", "c.weight"])
+        traces[2]["outputs"].append(output("(Model)", numbers(2, 4), None, 1))
+        self.assertEqual(reached(traces, names), names[:4])
+        found = Departure("after", lost=names[:4], foreign=names[4:])
+        said = texts(found, [], 3, None)
+        self.assertIn("Backward reaches the modules of a.weight, module.b.weight, c.weight, scale,"
+                      " and what it gives is not returned", said[1])
+        self.assertEqual(said[2], "Nothing is known of extra.weight: no module that ran on the"
+                         " ranks has that.")
+
     def test_micro_batches_that_weigh_otherwise(self):
         outputs = [{**output("a", self.values["a"][i:i + 3],
                              (1 + i / 3) * self.gradients["a"][i:i + 3], 0), "call": i // 3}
@@ -643,6 +659,21 @@ class Watching(unittest.TestCase):
         # As a stage of a pipeline has it, or a loop that takes its gradients so
         self.assertEqual(seen(with_cotangent), [6.0, 6.0])
         self.assertEqual(seen(of_parameters), [6.0, 6.0])
+
+    def test_what_a_checkpoint_goes_on_with_is_told_from_what_has_no_gradient(self):
+        recording, model = Recording(), torch.nn.Linear(4, 3)
+        apply = vars(torch.autograd.Function)["apply"]
+        recording._watch_functions()
+        hook = torch.nn.modules.module.register_module_forward_hook(recording._module_gave)
+        try:
+            x = torch.ones(2, 4, requires_grad=True)
+            torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True)
+            with torch.no_grad():
+                model(x)
+        finally:
+            hook.remove()
+            torch.autograd.Function.apply = apply
+        self.assertEqual([o.in_function for o in recording.outputs], [True, False])
 
     def test_what_is_frozen_for_one_backward_of_several_is_not_frozen(self):
         for order in ([True, False], [False, True]):

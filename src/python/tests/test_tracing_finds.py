@@ -17,7 +17,7 @@ from distgrad.tracing.naming import Renaming  # noqa: E402
 from distgrad.tracing.parts import Cutter  # noqa: E402
 from distgrad.tracing.recording import Recording  # noqa: E402
 from distgrad.tracing.report import texts  # noqa: E402
-from test_tracing import LOSS, numbers, output  # noqa: E402
+from test_tracing import CALL, LOSS, numbers, output  # noqa: E402
 
 
 class Names(unittest.TestCase):
@@ -141,6 +141,187 @@ class Departures(unittest.TestCase):
         self.assertIn("the ranks hold pieces 2, 1, of other outputs that are cut likewise 1, 2; the"
                       " first output that is no piece of the single run's is that of e", found.how)
         self.assertEqual(finder(None).module, "e")
+
+
+def other(rank, value):
+    return value + rank * numbers(2, 3, seed=5)
+
+
+class LittleChanges(unittest.TestCase):
+    def found(self, off, errors):
+        """a, then b, in two steps; `errors`: of the ranks' outputs in each."""
+        values = {(n, call): numbers(4, 3, seed=2 * call + (n == "b"))
+                  for call in range(2) for n in "ab"}
+        gradient = numbers(4, 3, seed=9)
+
+        def outputs(rows, *share):
+            made = []
+            for i, ((n, call), v) in enumerate(values.items()):
+                value = v[rows] * (1 + (share[call] if share else 0) * numbers(4, 3, seed=8)[rows])
+                made.append({**output(n, value, gradient[rows], call, [i + 1] if n == "a" else ()),
+                             "call": call})
+            return made
+
+        ranks = [trace(outputs(rows, *errors)) for rows in (slice(0, 2), slice(2, 4))]
+        return Finder(trace(outputs(slice(0, 4))), ranks, ["a.weight"], None, (), {},
+                      off).departure()
+
+    def test_a_step_that_goes_a_little_too_far_is_told_by_the_call_after_it(self):
+        found = self.found(1e-9, (1e-13, 1e-9))
+        self.assertEqual((found.stage, found.module, found.before),
+                         ("forward", "a (call 2 of 2)", "b (call 1 of 2)"))
+        self.assertRegex(found.how, r"^, by \S+e-(09|10) of its norm$")
+
+    def test_what_is_no_more_than_before_or_too_little_for_the_gradients_is_rounding(self):
+        for off, errors in ((1e-9, (1e-9, 1e-9)), (1e-9, (1e-16, 1e-12)), (1e-6, (1e-13, 1e-9)),
+                            (None, (1e-13, 1e-9)), (1e-9, (0, 0))):
+            self.assertEqual(self.found(off, errors).stage, "after")
+
+
+class Teachers(unittest.TestCase):
+    """A teacher, then a student of two modules; two ranks with two of four rows each."""
+
+    def found(self, gradient_of, teacher_of=lambda rank, value: value, **more):
+        values, gradients = [numbers(4, 3, seed=i) for i in range(3)], numbers(4, 3, seed=9)
+        teacher = {"in_graph": False, **more}
+        single = [{**output("teacher", values[0], None, 0), **teacher},
+                  output("a", values[1], gradients, 1, [2]), output("b", values[2], gradients, 2)]
+        ranks = []
+        for r in range(2):
+            rows = slice(2 * r, 2 * r + 2)
+            own = [gradient_of(name, r, gradients[rows]) for name in "ab"]
+            ranks.append(trace([output("teacher", teacher_of(r, values[0][rows]), None, 0),
+                                output("a", values[1][rows], own[0], 1),
+                                output("b", values[2][rows], own[1], 2)]))
+        return Finder(trace(single), ranks, ["a.weight", "b.weight"]).departure()
+
+    def test_a_teacher_that_differs_is_where_forward_departs_if_its_loss_does(self):
+        def loss_of(*ranks):
+            return lambda name, rank, g: g.flip(0) if rank in ranks else g
+
+        found = self.found(loss_of(1), other)
+        self.assertEqual((found.stage, found.module, found.ranks), ("forward", "teacher", (1,)))
+        self.assertEqual(self.found(loss_of(0, 1), other).stage, "forward")
+        # Where it is right, or a checkpoint's, which hands its value on to what is right
+        for found in (self.found(loss_of(1)), self.found(loss_of(1), other, in_function=True)):
+            self.assertEqual((found.stage, found.module, found.silent), ("loss", "b", []))
+            self.assertIn("Forward is right in all 3 modules", texts(found, [], 2, None)[0])
+
+    def test_a_teacher_that_differs_and_does_not_explain_the_loss_is_not_called_right(self):
+        found = self.found(lambda name, rank, g: g.flip(0) if rank == 0 else g, other)
+        self.assertEqual((found.stage, found.module, found.ranks), ("loss", "b", (0,)))
+        said = texts(found, [], 2, None)
+        self.assertIn("Forward is right in 2 of 3 modules", said[0])
+        self.assertIn("may be computed from the output of teacher: it needs no gradient", said[1])
+        # The loss is right
+        found = self.found(lambda name, rank, g: g.flip(0) if name == "a" else g, other)
+        self.assertEqual((found.stage, found.module), ("backward", "a"))
+        said = texts(found, [], 2, None)
+        self.assertNotIn("teacher", " ".join(said))
+        self.assertIn("Forward is right in 2 of 3 modules", said[0])
+
+
+class Views(unittest.TestCase):
+    """Two views of four rows each, which the single run computes in two calls, and two ranks in one
+    pass with half of the rows of both."""
+
+    def setUp(self):
+        self.values, self.gradients = ([numbers(4, 3, seed=i) for i in seeds]
+                                       for seeds in ((0, 1), (2, 3)))
+        self.single = [{**output("a", v, g, i), "call": i}
+                       for i, (v, g) in enumerate(zip(self.values, self.gradients))]
+
+    def ranks(self, change=lambda x: x, of_second=lambda g: g, **more):
+        made = []
+        for rows in (slice(0, 2), slice(2, 4)):
+            gradients = self.gradients[0][rows], of_second(self.gradients[1][rows])
+            value = change(torch.cat([v[rows] for v in self.values]))
+            made.append([{**output("a", value, torch.cat(gradients), 0), **more}])
+        return made
+
+    def test_a_pass_over_rows_of_several_calls_is_cut_into_theirs(self):
+        found = joined(self.single, self.ranks())
+        self.assertEqual([[(p.key, p.place.indices[0].tolist()) for p in one.pieces]
+                          for one in found], [[((0, 0), [0, 1]), ((1, 0), [2, 3])]] * 2)
+        self.assertEqual([backward_of(one).kind for one in found], ["own", "own"])
+        # As of a teacher
+        for one in joined(self.single, self.ranks(gradient=None)):
+            self.assertEqual([p.gradient for p in one.pieces], [None, None])
+
+    def test_what_is_no_run_of_rows_of_each_call_departs(self):
+        def changed(x):
+            x[3, 1] += 1
+            return x
+
+        for ranks in (self.ranks(changed), self.ranks(lambda x: x[[0, 2, 1, 3]]),
+                      self.ranks(at=(0, 0))):
+            found = joined(self.single, ranks)
+            self.assertEqual([len(one.pieces) for one in found], [2, 0])
+            self.assertTrue(all(p.place is None for p in found[0].pieces))
+
+    def test_a_view_whose_gradient_is_lost_is_told_from_the_other(self):
+        ranks = [trace(outputs) for outputs in self.ranks(of_second=lambda g: 0 * g)]
+        found = Finder(trace(self.single), ranks, ["a.weight"]).departure()
+        self.assertEqual((found.stage, found.module), ("loss", "a (call 2 of 2)"))
+        found = Finder(trace(self.single), [trace(outputs) for outputs in self.ranks()],
+                       ["a.weight"], 2.0).departure()
+        self.assertEqual(found.stage, "factor")
+
+
+class Shares(unittest.TestCase):
+    """a goes into norm, whose output all of two ranks have; each computes half of the columns of up
+    from it. end is computed from up and from a."""
+
+    def setUp(self):
+        names = ["a", "norm", "up", "end"]
+        self.values = {n: numbers(4, 6, seed=i) for i, n in enumerate(names)}
+        self.gradients = {n: numbers(4, 6, seed=10 + i) for i, n in enumerate(names)}
+        self.shares = [self.gradients["norm"] / 2 + s * numbers(4, 6, seed=20) for s in (1, -1)]
+
+    def found(self, wrong, right=(), norm_event=0, added_up=False):
+        consumers = {"a": [1, 3], "norm": [2], "up": [3]}
+        single = [output(n, v, self.gradients[n], i, consumers.get(n, ()))
+                  for i, (n, v) in enumerate(self.values.items())]
+        ranks = []
+        for rank, share in enumerate(self.shares):
+            mine = slice(3 * rank, 3 * rank + 3)
+            a = self.gradients["a"] if added_up else self.gradients["a"] - share
+            ranks.append({"events": [CALL, LOSS], "outputs": [
+                output("a", self.values["a"], a, 0),
+                output("norm", self.values["norm"], share, norm_event),
+                output("up", self.values["up"][:, mine], self.gradients["up"][:, mine], 1),
+                output("end", self.values["end"], self.gradients["end"], 1)]})
+        return Finder(trace(single), ranks, wrong, None, right).departure()
+
+    def test_shares_that_nobody_adds_up_are_where_backward_departs(self):
+        for wrong, right, event in ((["a.weight", "norm.weight"], [], 0),
+                                    (["a.weight"], ["norm.weight"], 0),
+                                    (["a.weight", "norm.weight"], ["up.weight"], 1)):
+            found = self.found(wrong, right, event)
+            self.assertEqual((found.stage, found.module, found.before, found.unsummed_before),
+                             ("backward", "norm", "up", "a"))
+            self.assertEqual((found.upstream, found.others), (wrong, []))
+            said = texts(found, [], 2, None)
+            self.assertIn("departs at norm, whose output has a share of its gradient on each rank,"
+                          " whose sum is right. Nobody adds them up before a, whose output has"
+                          " another gradient.", said[0])
+            self.assertEqual("Between both lies: Gather" in said[0], event == 1)
+
+    def test_shares_that_may_be_added_up_are_right(self):
+        """By what communicates before norm, whose parameters are right in the end."""
+        found = self.found(["a.weight"], ["norm.weight"], norm_event=1)
+        self.assertEqual((found.stage, found.module, found.before, found.unsummed_before),
+                         ("backward", "a", "norm", ""))
+        self.assertEqual(self.found(["up.weight"], ["norm.weight"], added_up=True).stage, "after")
+
+    def test_parameters_under_shares_are_not_said_to_be_right_in_backward(self):
+        found = self.found(["a.weight", "norm.weight"], ["norm.bias"], norm_event=1)
+        self.assertEqual((found.stage, found.module, found.before), ("backward", "a", "norm"))
+        self.assertEqual((found.unsummed, found.others), (["norm.weight"], []))
+        said = " ".join(texts(found, [], 2, None))
+        self.assertIn("backward is to add the shares up before, or these are to be added up after"
+                      " it: norm.weight.", said)
+        self.assertNotIn("although backward is right", said)
 
 
 class Parts(unittest.TestCase):

@@ -3,6 +3,7 @@ there."""
 
 from .joining import tolerance_of
 from .joined import multiple_of
+from .recording import plain
 
 
 def wrong_at_once(single, ranks, wrong, right):
@@ -46,3 +47,14 @@ def unreached(single, ranks, watched, wrong):
         return []
     return [name for name in wrong if name in single and name not in known
             and name in watched and bool(single[name].any())]
+
+
+def reached(ranks, names):
+    """Of these parameters those that backward gave something on a rank, or that a module which ran
+    there may have."""
+    modules = {output["module"] for trace in ranks for output in trace["outputs"]}
+    modules.update("" for name in list(modules) if name.startswith("("))  # the whole model
+    arrived = {name for trace in ranks for name, backwards in trace.get("arrived_in", {}).items()
+               if backwards}
+    return [name for name in names
+            if plain(name) in arrived or plain(name).rpartition(".")[0] in modules]

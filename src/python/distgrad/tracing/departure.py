@@ -2,6 +2,7 @@
 it."""
 
 import dataclasses
+import itertools
 
 import torch
 
@@ -11,7 +12,7 @@ from .calls import between, named
 from .cotangents import sentences, tokens_of
 from .data import leave_out_other_passes, looked_at
 from .graph import Graph
-from .joined import joined, value_factor
+from .joined import backward_of, joined, value_factor
 from .orders import names_of, pieces_in_another_order
 
 _SAME = 0.05  # factors
@@ -40,7 +41,13 @@ class Departure:
     tokens: list = dataclasses.field(default_factory=list)  # sentences on how the tokens count
     lost: list = dataclasses.field(
         default_factory=list)  # wrong ones without a gradient, though one reaches their modules
+    foreign: list = dataclasses.field(
+        default_factory=list)  # wrong ones without a gradient that are of no module which ran
     also: list = dataclasses.field(default_factory=list)  # other outputs where backward departs
+    # Of which output's gradient shares at `module`, that nobody adds up, make another one
+    unsummed_before: str = ""
+    # Wrong ones elsewhere, where the ranks have shares of their modules' outputs' gradients
+    unsummed: list = dataclasses.field(default_factory=list)
     # Whether the loss is computed from `module` also with no other between
     is_in_loss: bool = False
     # Where nothing communicates between both: what does since an earlier output that `module` is
@@ -52,6 +59,9 @@ class Departure:
     # (output, calls): of which the ranks have shares that are to be added up
     shared: list = dataclasses.field(default_factory=list)
     compared: int = 0  # modules
+    # Outputs without a gradient that differ: what is computed from them is not known
+    silent: list = dataclasses.field(default_factory=list)
+    silent_modules: int = 0  # that they are of
     # By rank: how many times the single run's its backward is
     factors: dict = dataclasses.field(default_factory=dict)
     are_calls: bool = False  # whether the factors are by micro-batch
@@ -70,10 +80,11 @@ class Departure:
 
 
 class Finder:
-    def __init__(self, single, ranks, wrong, factor=None, right=(), scaled=None):
+    def __init__(self, single, ranks, wrong, factor=None, right=(), scaled=None, off=None):
         """`single`, `ranks`: traces; `wrong`: the wrong parameters' names, in model order;
         `factor`: that all of them are wrong by; `right`: names; `scaled`: by name, of the wrong
-        ones that are a multiple, of what."""
+        ones that are a multiple, of what; `off`: where all are wrong by little, by how much of
+        their norm at most."""
         self._single, self._ranks, self._wrong = single, ranks, wrong
         self.all = joined(single["outputs"], [trace["outputs"] for trace in ranks])
         self._known = [one for one in self.all if one.pieces]
@@ -81,13 +92,18 @@ class Finder:
         self._graph = Graph(single["outputs"])
         # Of a few parameters a factor says nothing about the loss.
         self.factor = None if any(map(self._graph.owners, right)) else factor
-        self._right, self._scaled = right, scaled or {}
+        self._right, self._scaled, self._off = right, scaled or {}, off
         self._known, self._data = leave_out_other_passes(self._known, self.all, len(ranks))
         self._at = {one.position: one for one in self._known if one.is_equal}
 
     def departure(self):
-        found = self._forward() or self._frozen() or self._backward() or self._after()
+        found = (self._forward() or self._frozen() or self._backward()
+                 or self._changed_since(self._after()))
         found.compared = len({one.name for one in self._known})
+        if found.stage != "forward":
+            silent = [one for one in self._known if self._is_silent(one)]
+            found.silent = [one.label for one in silent]
+            found.silent_modules = len({one.name for one in silent})
         found.losses = self._losses()
         found.data, found.parted = self._looked_at_data()
         if found.stage == "forward" and ", of which the ranks hold" not in found.how:
@@ -131,7 +147,9 @@ class Finder:
         first = self._first_that_departs()
         if first is None:
             return None
-        begin, how = self._odd_before(first) or (first, _times_the_value(first))
+        return self._departs_at(*(self._odd_before(first) or (first, _times_the_value(first))))
+
+    def _departs_at(self, begin, how):
         ranks = tuple(sorted({p.rank for p in begin.pieces
                               if p.place is None or p.place.error > begin.jump}))
         before = [one for one in self._known if one.is_equal and one.position < begin.position]
@@ -184,9 +202,23 @@ class Finder:
             if not self._graph.knows(one.position):
                 consumers = [p for p in known if p > one.position][:1]
             ends = not consumers or any(differs.get(p) for p in consumers)
-            differs[one.position] = not one.is_equal and ends
+            differs[one.position] = not one.is_equal and ends or self._departs_with(one)
         found = next((one for one in self._known if differs[one.position]), None)
         return self._jump_before(found) or found
+
+    def _is_silent(self, one):
+        return not one.is_equal and self._graph.is_constant(one.position)
+
+    def _departs_with(self, one):
+        """Whether, where this one differs, the loss of the outputs behind it departs: as it may be
+        computed from what needs no gradient."""
+        if not self._is_silent(one):
+            return False
+        behind = itertools.takewhile(lambda o: o.is_equal and self._graph.knows(o.position),
+                                     (o for o in self._known if o.position > one.position))
+        states = [state for o in behind if (state := backward_of(o)).kind != "unknown"]
+        ranks = {piece.rank for piece in one.pieces if piece.place is None}
+        return bool(states) and states[-1].kind == "wrong" and ranks.issubset(states[-1].ranks)
 
     def _jump_before(self, found):
         """What departs by less than the tolerance, and far more than what it is computed from:
@@ -204,6 +236,21 @@ class Finder:
                 return one
         return None
 
+    def _changed_since(self, after):
+        """Instead of `after`, where gradients are wrong by little: the first call that is, too, and
+        far more than the calls of its module before, as where a step between them went too far."""
+        errors = [one.error for one in self._known if one.is_equal]
+        if after.stage != "after" or self._looked_at_data()[0] or self._off is None or (
+                self._off > _JUMP * max(errors)):
+            return after
+        calls = {}
+        for one in self._known:
+            before = calls.setdefault((one.name, one.truth["index"]), [])
+            if one.is_equal and before and one.error > max(one.jump / 4, _JUMP * max(before)):
+                return self._departs_at(one, f", by {one.error:.2g} of its norm")
+            before.append(one.error)
+        return after
+
     # -- backward
 
     def _backward(self):
@@ -220,11 +267,47 @@ class Finder:
         first = next((state for _, state in states if state.kind == "own"), states[0][1])
         self._factors, self._factors_by_call = by_rank(first), by_call(first)
         sure = [each for each in found if not each.natural]
-        self._natural = [each for each in found if each.natural and search.explains_all(each)
+        natural = [each for each in found if each.natural]
+        self._natural = [each for each in natural if search.explains_all(each)
                          and self._scaled.keys().isdisjoint(each.explains)]
         if not sure:
             return None
-        return self._departed(sure)
+        departed = self._departed(sure)
+        if departed.stage == "backward" and (share := self._unsummed(sure[0], natural)):
+            self._begin_at(share, departed, sure[0])
+        return departed
+
+    def _unsummed(self, first, natural):
+        """The output of which the ranks have shares of the gradient that are not added up before
+        `first`, from which it is computed; None where they may be added up."""
+        if self._states[first.one.position].kind != "wrong":
+            return None
+        consumers = self._graph.consumers(first.one.position, self._at)
+        for each in natural:
+            position = each.one.position
+            if position in consumers and self._states[position].kind == "shares" and (
+                    self._are_left_so(each.one) or not self._calls_before(each, first)):
+                return each
+        return None
+
+    def _are_left_so(self, one):
+        """Whether its module has parameters, and all of them are wrong in the end."""
+        def own(names):
+            return [name for name in names if name.rpartition(".")[0] == one.name]
+
+        return bool(own(self._wrong)) and not own(self._right)
+
+    def _calls_before(self, each, first):
+        return self._between(first.one, each.one, each.one.pieces[0].rank)
+
+    def _begin_at(self, share, departed, first):
+        departed.unsummed_before = departed.module
+        departed.module, departed.how, departed.ranks = self._innermost(share.one), share.how, ()
+        departed.before = share.after.label if share.after else ""
+        departed.calls = self._calls_before(share, first)
+        departed.is_in_loss = self._graph.reaches_loss(share.one.position)
+        departed.upstream = [name for name in self._wrong
+                             if name in departed.upstream or name in share.explains]
 
     def _departed(self, sure):
         first = sure[0]
@@ -289,6 +372,7 @@ class Finder:
     def blame_the_losses(self, found):
         """Backward departs only by what comes from losses that do not weigh alike."""
         found.stage, found.upstream, found.others, found.also = "weights", [], [], []
+        found.unsummed = []
         found.means_over = self._means_over(found)
 
     def _innermost(self, one):
@@ -411,7 +495,14 @@ class Finder:
                         p in self._states and p not in self._astray for p in owners):
                     found.others.append(name)
             found.direct = wrong_at_once(*self._arrived(), found.others, self._right)
-            found.others = [name for name in found.others if name not in found.direct]
+            others = [name for name in found.others if name not in found.direct]
+            found.unsummed = [name for name in others
+                              if name not in self._scaled and self._is_share(name)]
+            found.others = [name for name in others if name not in found.unsummed]
+
+    def _is_share(self, parameter):
+        """Whether the ranks have shares of the gradient of its module's output."""
+        return any(self._states[p].kind == "shares" for p in self._graph.owners(parameter))
 
 
 def _rows_with_a_gradient(gradient):

@@ -9,6 +9,7 @@ class Graph:
     def __init__(self, outputs):
         self._consumers = [list(o.get("consumers", ())) for o in outputs]
         self._known = [o.get("in_graph", True) for o in outputs]
+        self._in_function = [o.get("in_function", False) for o in outputs]
         self._ends = [o.get("reaches_loss", not o.get("consumers")) for o in outputs]
         self._producers = [[] for _ in outputs]
         for position, consumers in enumerate(self._consumers):
@@ -21,6 +22,10 @@ class Graph:
 
     def knows(self, position):
         return self._known[position]
+
+    def is_constant(self, position):
+        """Whether no gradient goes through it, as through what a teacher gives."""
+        return not self._known[position] and not self._in_function[position]
 
     def reaches_loss(self, position):
         """Whether the loss is computed from it with no other output between."""

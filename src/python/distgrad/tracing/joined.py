@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import torch
+
 from .joining import JUMPS, Place, groupings, off, place_of, tolerance_of
 
 
@@ -88,7 +90,38 @@ def _assign(piece, candidates):
         if piece.place is not None:
             candidate.pieces.append(piece)
             return
-    own[0].pieces.append(piece)
+    for part, candidate in _parts_of_calls(piece, candidates) or [(piece, own[0])]:
+        candidate.pieces.append(part)
+
+
+def _parts_of_calls(piece, candidates):
+    """[(part, its call)] of a piece whose rows the single run has in several calls, a run of them
+    in each, as of two views in one pass; none of any other."""
+    value, wholes = piece.record["value"], [c.truth["value"] for c in candidates]
+    if len(wholes) < 2 or piece.record["at"] is not None or value.dim() < 1 or any(
+            whole.shape[1:] != wholes[0].shape[1:] for whole in wholes):
+        return []
+    place = place_of(value, None, torch.cat(wholes))
+    if place is None:
+        return []
+    ends = torch.tensor([len(whole) for whole in wholes]).cumsum(0)
+    calls = torch.bucketize(place.indices[0], ends, right=True)
+    calls, counts = (x.tolist() for x in calls.unique_consecutive(return_counts=True))
+    if len(set(calls)) < len(calls):
+        return []
+    found = [(part, candidates[call]) for part, call in zip(_cut(piece, counts), calls)]
+    for part, candidate in found:
+        part.place = place_of(part.record["value"], None, candidate.truth["value"])
+    return found if all(part.place is not None for part, _ in found) else []
+
+
+def _cut(piece, counts):
+    """Into runs of so many rows each."""
+    record = piece.record
+    gradients = ([None] * len(counts) if record["gradient"] is None
+                 else record["gradient"].split(counts))
+    return [Piece(piece.rank, {**record, "value": value, "gradient": gradient})
+            for value, gradient in zip(record["value"].split(counts), gradients)]
 
 
 def _look_for_sums(one, world_size):

@@ -30,6 +30,7 @@ class Output:
         self.value, self.at = value, at
         self.gradient = self.whole = None
         self.needs_gradient = True
+        self.in_function = False  # whether a Function, as a checkpoint is, goes on with it
         self.backwards = set()  # which reach it, from 1
         self.tensor = None  # itself; the single run's graph goes on from it
 
@@ -49,6 +50,7 @@ class Recording:
         self._modules = {}  # module's id -> it
         self._roots = []  # of backward; of a run whose graph is kept
         self._backwards = 0
+        self._functions = 0  # that run, one inside another
         self._arrived = {}  # parameter's id -> what backward gave it
         self._arrived_in = {}  # parameter's id -> which backwards did, from 1
         self._frozen = set()  # ids of parameters that require no gradient in any backward
@@ -93,6 +95,7 @@ class Recording:
                 return
             entry = Output(id(module), call, index, value, at, len(self.events))
             entry.whole, entry.needs_gradient = tuple(x.shape), x.requires_grad
+            entry.in_function = self._functions > 0
             self.outputs.append(entry)
             if self._keeps_graph:
                 entry.tensor = x
@@ -115,7 +118,11 @@ class Recording:
         def apply(cls, *args, **kwargs):
             if not in_backward() and not cls.__module__.startswith("torch."):
                 self.note("function", cls.__name__)
-            return original.__get__(None, cls)(*args, **kwargs)
+            self._functions += 1
+            try:
+                return original.__get__(None, cls)(*args, **kwargs)
+            finally:
+                self._functions -= 1
 
         apply.__name__, apply.__qualname__ = "apply", original.__get__(
             None, torch.autograd.Function).__qualname__
@@ -294,7 +301,8 @@ class Recording:
         names, consumers = self.names(), self._consumers()
         outputs = [{"module": names[o.module], "call": o.call, "index": o.index, "value": o.value,
                     "at": o.at, "whole": o.whole, "gradient": o.gradient, "event": o.event,
-                    "needs_gradient": o.needs_gradient, "backwards": sorted(o.backwards),
+                    "needs_gradient": o.needs_gradient, "in_function": o.in_function,
+                    "backwards": sorted(o.backwards),
                     "consumers": [p for p in consumers.get(i, []) if p >= 0],
                     "reaches_loss": -1 in consumers.get(i, []),
                     "in_graph": o.tensor is not None and o.tensor.grad_fn is not None}

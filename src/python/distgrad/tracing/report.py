@@ -27,16 +27,25 @@ def texts(departure, shares, world_size, factor):
                      " not returned: it was never reduced (no_sync, set_requires_gradient_sync,"
                      " set_requires_all_reduce), was set to zero or None, or the parameter is"
                      " frozen or another object.")
+    if departure.foreign:
+        lines.append(f"Nothing is known of {some(departure.foreign)}: no module that ran on the"
+                     " ranks has that.")
     if departure.direct and departure.stage == "backward":
         lines.append("What backward gives to"
                      f" {some(departure.direct)}, added up over the ranks before anything is"
                      " reduced, is wrong although it is right at their modules' outputs: look at"
                      " where they are used beside these, as in the loss or its slopes.")
+    if departure.unsummed:
+        lines.append("Wrong while each rank has a share of the gradient of their modules' outputs,"
+                     " whose sum is right: backward is to add the shares up before, or these are to"
+                     f" be added up after it: {some(departure.unsummed)}.")
     if departure.others:
         lines.append("Wrong although backward is right at their modules' outputs, so that what"
                      " comes after backward is to be looked at, and where they are used beside"
                      f" these, as in the loss or its slopes: {some(departure.others)}.")
     if departure.stage == "loss":
+        lines += [f"The loss may be computed from the output of {some(departure.silent)}: it needs"
+                  " no gradient, and is not that of the single run."] if departure.silent else []
         lines += _losses(departure.losses)
     meanings = {}
     for share in shares:
@@ -62,7 +71,7 @@ def _departure(d, factor):
         return (f"{some(d.direct)} {verb} frozen{on} (requires_grad is False), and not in the"
                 " single run.")
     if d.stage == "cut":
-        return (f"Forward is right in {_all(d.compared)}, but the output of {d.module}{on}{d.how}"
+        return (f"Forward is right in {_all(d)}, but the output of {d.module}{on}{d.how}"
                 " needs no gradient, as it does in the single run: it is computed under no_grad,"
                 " from what is detached or frozen, or by a call that autograd knows nothing of."
                 + (f" Between the output of {d.before} and it lies: {calls}."
@@ -70,25 +79,29 @@ def _departure(d, factor):
     if d.stage == "loss":
         what = ("the loss is right, its backward departs" if _is_right(d.losses)
                 else "the loss departs, or its backward")
-        return (f"Forward is right in {_all(d.compared)}, {what}: the output of {d.module}{on}"
+        return (f"Forward is right in {_all(d)}, {what}: the output of {d.module}{on}"
                 f" {d.how}. " + (f"Behind it lies: {calls}." if calls else "No call that"
                                  " communicates lies behind it."))
     if d.stage == "backward":
-        return (f"Forward is right in {_all(d.compared)}; backward is right down to the output of"
-                f" {d.before}, and departs at {d.module}, whose output{on} {d.how}."
-                " " + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
+        begin = (f"backward is right down to the output of {d.before}, and departs" if d.before
+                 else "backward departs")
+        unsummed = (f"Nobody adds them up before {d.unsummed_before}, whose output has another"
+                    " gradient. " if d.unsummed_before else "")
+        return (f"Forward is right in {_all(d)}; {begin} at {d.module}, whose output{on}"
+                f" {d.how}. {unsummed}"
+                + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
                 + (f"Between both lies: {calls}." if calls else "No call that communicates lies"
                    " between both."))
     if d.stage == "term":
-        return (f"Forward and backward are right in {_all(d.compared)}, but another term of the "
+        return (f"Forward and backward are right in {_all(d)}, but another term of the "
                 "loss counts otherwise.")
     if d.stage == "weights":
         whose = "micro-batches'" if d.are_calls else "ranks'"
-        return (f"Forward and backward are right in {_all(d.compared)}, but the {whose} losses do "
+        return (f"Forward and backward are right in {_all(d)}, but the {whose} losses do "
                 f"not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}.")
     if d.stage == "shares":
         output, how, calls = d.shared[0]
-        return (f"Forward is right in {_all(d.compared)}, but the output of {output} {how}:"
+        return (f"Forward is right in {_all(d)}, but the output of {output} {how}:"
                 " backward is to add them up"
                 + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "") + ", or the gradients"
                 " of the parameters before it are to be added up over these ranks after backward.")
@@ -102,27 +115,29 @@ def _departure(d, factor):
                          " it, or zeroed behind it" if d.how else
                          "look at where it is used beside its module's output, as in the loss, and"
                          " at hooks")))
-        return (f"Forward and backward are right in {_all(d.compared)}, but {what}." +
+        return (f"Forward and backward are right in {_all(d)}, but {what}." +
                 (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}."
                  if d.behind_modules else ""))
     behind = ". Nothing communicates after backward."
     if calls:
         behind = f". After backward, or from its hooks: {calls}."
     if d.stage == "factor":
-        return (f"Forward and backward are right in {_all(d.compared)}, so it is a factor:"
+        return (f"Forward and backward are right in {_all(d)}, so it is a factor:"
                 f" {_after(d.factors, factor, d.parted, d.counted)}"
                 + (". Between the last module and the loss:"
                    f" {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "")
                 + behind)
     of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
-    return (f"Forward and backward are right in {_all(d.compared)}{_times(d.factors)}: what"
+    return (f"Forward and backward are right in {_all(d)}{_times(d.factors)}: what"
             f" {of_what} to the parameters' gradients (accumulation, hooks, reduction, scaling,"
             " clipping), inside the modules that hold them, or where they are used beside these"
             + behind)
 
 
-def _all(modules):
-    return f"all {modules} modules" if modules > 1 else "the one module that both runs have"
+def _all(d):
+    if d.silent_modules:
+        return f"{d.compared - d.silent_modules} of {d.compared} modules"
+    return f"all {d.compared} modules" if d.compared > 1 else "the one module that both runs have"
 
 
 def _after(factors, factor, parts, counted):

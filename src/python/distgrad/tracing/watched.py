@@ -9,10 +9,12 @@ import time
 
 import torch
 
+from .arrivals import reached
 from .buffers import taken_from_others
 from .clipping import clip_factor, clipped_in_pieces, seen_norms
 from .departure import Finder
 from .dtypes import coarsest, computed_in, narrowed
+from .joining import off
 from .recording import Recording, local_piece, plain
 from .report import texts
 from .losses import meaning_of_losses, parts_of_losses
@@ -65,7 +67,8 @@ class WatchedSingle:
         trace, *self._ranks = _as_exact([trace, *self._ranks])
         scaled = {name: wrong["factor"] for name, wrong in self._wrong.items()
                   if wrong["verdict"] == "scaled"}
-        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled)
+        finder = Finder(trace, self._ranks, list(self._wrong), self._factor(), self._right, scaled,
+                        self._off(found))
         departure = finder.departure()
         parts = self._cutter.parts
         weights = (weights_of(parts, [rank["gradients"] for rank in self._ranks], list(self._wrong))
@@ -82,7 +85,8 @@ class WatchedSingle:
                   if found["verdict"] in ("missing", "zero")]
         if departure.stage in ("after", "weights", "shares"):
             departure.others = []
-            departure.lost = absent
+            departure.lost = reached(self._ranks, absent)
+            departure.foreign = [name for name in absent if name not in departure.lost]
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"]
                      for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),
@@ -116,6 +120,18 @@ class WatchedSingle:
         unexplained = [n for n, said in self._wrong.items() if said["verdict"] == "unexplained"]
         return (clipped_in_pieces(list(self._wrong), truth, observed)
                 or taken_from_others(unexplained, truth, observed))
+
+    def _off(self, truth):
+        """By how much of its norm a gradient is wrong at most, where all are by little; None where
+        they are not, or it is not known."""
+        if any(found["verdict"] != "close" for found in self._wrong.values()):
+            return None
+        pairs = [(rank["gradients"].get(plain(name)), truth.get(plain(name)))
+                 for rank in self._ranks for name in self._wrong]
+        if any(mine is None or right is None or mine[0].shape != right.shape
+               for mine, right in pairs):
+            return None
+        return max(off(mine, right.detach().cpu()) for (mine, _), right in pairs)
 
     def _factor(self):
         """That all wrong gradients are wrong by."""
