@@ -13,8 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from distgrad.tracing.arrivals import reached, unreached, wrong_at_once
 from distgrad.tracing.buffers import taken_from_others
 from distgrad.tracing.clipping import clip_factor, clipped_in_pieces, seen_norms
-from distgrad.tracing.departure import Departure, Finder  # noqa: E402
+from distgrad.tracing.departure import Departure  # noqa: E402
 from distgrad.tracing.dtypes import coarsest, narrowed  # noqa: E402
+from distgrad.tracing.finder import Finder  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402
 from distgrad.tracing.orders import names_of, pieces_in_another_order
 from distgrad.tracing.recording import Recording  # noqa: E402

@@ -9,7 +9,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.tracing.data import leave_out_other_passes  # noqa: E402
-from distgrad.tracing.departure import Finder  # noqa: E402
+from distgrad.tracing.finder import Finder  # noqa: E402
 from distgrad.tracing.dtypes import computed_in  # noqa: E402
 from distgrad.tracing.joined import backward_of, joined  # noqa: E402
 from distgrad.tracing.joining import place_of  # noqa: E402

@@ -12,7 +12,7 @@ import torch
 from .arrivals import reached
 from .buffers import taken_from_others
 from .clipping import clip_factor, clipped_in_pieces, seen_norms
-from .departure import Finder
+from .finder import Finder
 from .dtypes import coarsest, computed_in, narrowed
 from .joining import off
 from .recording import Recording, local_piece, plain
