@@ -125,7 +125,7 @@ void product_of_matrices(OpCall& call, std::string_view left, std::string_view r
 }
 
 // For what has many terms: the operator itself on |arguments| (every coefficient is positive).
-at::Tensor enlarged(OpCall& call, const View& view, bool with_errors) {
+at::Tensor enlarged(OpCall& call, const BoundedView& view, bool with_errors) {
   at::Tensor tensor = at::empty(c10::IntArrayRef(view.sizes), at::kDouble);
   double* data = tensor.mutable_data_ptr<double>();
   const Buffer buffer = call.read(view);
@@ -161,7 +161,7 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
     const c10::IValue& value = call.arguments()[i];
     const std::string& name = call.traits().arguments[i];
     if (value.isTensor() && is_real_floating(value.toTensor())) {
-      const View view = call.view(static_cast<int>(i));
+      const BoundedView view = call.view(static_cast<int>(i));
       const Buffer buffer = call.read(view);
       any_error |= buffer.cells != nullptr;
       units.push_back(lowest_unit(buffer));
@@ -300,7 +300,7 @@ void cross(OpCall& call) {
     if (d != dim) order.push_back(d);
   order.push_back(dim);
   const at::Tensor target = result.permute(c10::IntArrayRef(order));
-  View va = call.required_view("self"), vb = call.required_view("other");
+  BoundedView va = call.required_view("self"), vb = call.required_view("other");
   if (va.sizes.size() != order.size() || vb.sizes.size() != order.size())
     return estimate_by_perturbation(call);
   const Buffer a = call.read(permuted(va, order), target.sizes()),

@@ -34,7 +34,7 @@ Arguments read_arguments(OpCall& call, std::span<const std::string_view> names,
   Arguments arguments;
   for (const std::string_view name : names) {
     if (name.empty()) break;
-    if (const std::optional<View> view = call.view(name);
+    if (const std::optional<BoundedView> view = call.view(name);
         view && (view->numel() != 0 || element_count_of(sizes) == 0)) {
       arguments.buffers[arguments.count] = call.read(*view, sizes, numbers_in_inner);
       arguments.present[arguments.count] = true;

@@ -133,7 +133,7 @@ TORCH_LIBRARY_IMPL(_, Fake, library) {
 }
 
 // Runs without interception and without autograd.
-class Aside {
+class WithoutAnalysis {
   ErrorAnalysis::Pause outside_;
   at::AutoDispatchBelowADInplaceOrView no_autograd_;
 };
@@ -152,12 +152,12 @@ ErrorAnalysis::ErrorAnalysis(DType dtype, bool on_gpu) {
 ErrorAnalysis::~ErrorAnalysis() { alive = nullptr; }
 
 at::Tensor ErrorAnalysis::bound_of(const at::Tensor& tensor) const {
-  const Aside aside;
+  const WithoutAnalysis without_analysis;
   tolerance::Context& context = state_->context;
   context.arena.reset();
   at::Tensor bound = at::zeros(tensor.sizes(), at::kDouble);
   double* data = bound.mutable_data_ptr<double>();
-  const tolerance::View view = context.shadows.view_of(tensor);
+  const tolerance::BoundedView view = context.shadows.view_of(tensor);
   const tolerance::Buffer buffer =
       tolerance::load(context.arena, view, tensor.sizes(),
                       tolerance::arithmetic_for(context.dtype, tensor.scalar_type()));
@@ -166,7 +166,7 @@ at::Tensor ErrorAnalysis::bound_of(const at::Tensor& tensor) const {
 }
 
 std::string ErrorAnalysis::describe(const at::Tensor& tensor) const {
-  const Aside aside;
+  const WithoutAnalysis without_analysis;
   tolerance::Context& context = state_->context;
   context.arena.reset();
   const tolerance::Arithmetic& arithmetic =
@@ -196,7 +196,7 @@ std::string ErrorAnalysis::describe(const at::Tensor& tensor) const {
 }
 
 void ErrorAnalysis::add_bound(const at::Tensor& tensor, const at::Tensor& extra) {
-  const Aside aside;
+  const WithoutAnalysis without_analysis;
   tolerance::Context& context = state_->context;
   context.arena.reset();
   const tolerance::Arithmetic& arithmetic =
@@ -222,13 +222,13 @@ void ErrorAnalysis::add_bound(const at::Tensor& tensor, const at::Tensor& extra)
 }
 
 at::Tensor ErrorAnalysis::rounding_of(const at::Tensor& values) const {
-  const Aside aside;
+  const WithoutAnalysis without_analysis;
   tolerance::Context& context = state_->context;
   context.arena.reset();
   const tolerance::Arithmetic& arithmetic = tolerance::arithmetic_for(context.dtype, at::kDouble);
   at::Tensor bound = at::zeros(values.sizes(), at::kDouble);
   double* data = bound.mutable_data_ptr<double>();
-  tolerance::View view = context.shadows.view_of(values);
+  tolerance::BoundedView view = context.shadows.view_of(values);
   view.cells = nullptr;
   view.scan = true;
   const tolerance::Buffer buffer = tolerance::load(context.arena, view, values.sizes(), arithmetic);

@@ -249,7 +249,7 @@ BoundedValue divided_by_number(BoundedValue a, BoundedValue b) {
 }
 bool divisor_is_number() {
   const OpCall& call = current_call();
-  const std::optional<View> divisor = call.view("other");
+  const std::optional<BoundedView> divisor = call.view("other");
   return divisor && divisor->wrapped;
 }
 

@@ -22,7 +22,7 @@ struct Matrices {
 };
 
 Matrices read_matrices(OpCall& call, std::string_view name) {
-  const View view = call.required_view(name);
+  const BoundedView view = call.required_view(name);
   const Buffer buffer = call.read(view);
   Matrices m{at::empty(c10::IntArrayRef(view.sizes), at::kDouble),
              at::empty(c10::IntArrayRef(view.sizes), at::kDouble)};

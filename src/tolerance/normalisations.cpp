@@ -125,7 +125,7 @@ struct Normalization {
 };
 
 Normalization normalization_of(OpCall& call) {
-  const View input = call.required_view("input");
+  const BoundedView input = call.required_view("input");
   Normalization n;
   if (call.index_of("group") < 0) {
     const std::vector<std::int64_t> shape = call.integers("normalized_shape");
@@ -216,7 +216,7 @@ void normalization_backward(OpCall& call) {
   const Normalization shape = normalization_of(call);
   const Rows& x = shape.rows;
   const Buffer g = [&] {
-    const View gradient = permuted(call.required_view("grad_out"), x.order);
+    const BoundedView gradient = permuted(call.required_view("grad_out"), x.order);
     return call.read(gradient, gradient.sizes);
   }();
   const Buffer weight = read_or_none(call, "weight", shape.weight_sizes);

@@ -98,7 +98,7 @@ BoundedValue power_of_distance(BoundedValue d, double p) {
 
 template <typename F>
 void for_each_pair(OpCall& call, const F& f) {
-  const View a = call.required_view("x1"), b = call.required_view("x2");
+  const BoundedView a = call.required_view("x1"), b = call.required_view("x2");
   const std::int64_t rows_a = a.sizes[a.sizes.size() - 2], rows_b = b.sizes[b.sizes.size() - 2],
                      columns = a.sizes.back();
   if (columns == 0 || rows_a == 0 || rows_b == 0) return;
@@ -113,7 +113,7 @@ void for_each_pair(OpCall& call, const F& f) {
 
 void pairwise_distances(OpCall& call) {
   const double p = call.number("p").value_or(2);
-  const View a = call.required_view("x1"), b = call.required_view("x2");
+  const BoundedView a = call.required_view("x1"), b = call.required_view("x2");
   if (std::isinf(p) || p == 0 ||
       !std::equal(a.sizes.begin(), a.sizes.end() - 2, b.sizes.begin(), b.sizes.end() - 2))
     return estimate_by_perturbation(call);
@@ -149,7 +149,7 @@ void pairwise_distances(OpCall& call) {
 // Row i of the result: the sum over j of g_ij |d|^(p-1) sign(d) / distance_ij^(p-1).
 void pairwise_distances_backward(OpCall& call) {
   const double p = call.number("p").value_or(2);
-  const View a = call.required_view("x1");
+  const BoundedView a = call.required_view("x1");
   const std::int64_t columns = a.sizes.back();
   const Buffer g = call.read(
                    call.required_view(call.index_of("grad") < 0 ? "grad_output" : "grad")),

@@ -70,7 +70,7 @@ OpCall::OpCall(Context& context, const c10::OperatorHandle& op, const OpTraits& 
   for (const int i : traits.written) {
     if (!arguments_[i].isTensor() || !arguments_[i].toTensor().defined()) continue;
     const at::Tensor& target = arguments_[i].toTensor();
-    View view = context.shadows.view_of(target);
+    BoundedView view = context.shadows.view_of(target);
     if (view.data == nullptr) {
       before_.emplace_back(i, std::move(view));
       continue;
@@ -160,7 +160,7 @@ std::vector<std::int64_t> OpCall::integers(std::string_view name) const {
   return {};
 }
 
-std::optional<View> OpCall::view(std::string_view name) const {
+std::optional<BoundedView> OpCall::view(std::string_view name) const {
   const int i = index_of(name);
   if (i < 0) return std::nullopt;
   const c10::IValue& value = arguments_[i];
@@ -170,12 +170,12 @@ std::optional<View> OpCall::view(std::string_view name) const {
   return view(i);
 }
 
-View OpCall::required_view(std::string_view name) const {
-  if (std::optional<View> found = view(name)) return *std::move(found);
+BoundedView OpCall::required_view(std::string_view name) const {
+  if (std::optional<BoundedView> found = view(name)) return *std::move(found);
   throw NoRule(traits_.name + " without " + std::string(name));
 }
 
-View OpCall::view(int index) const {
+BoundedView OpCall::view(int index) const {
   for (const auto& [i, saved] : before_)
     if (i == index) return saved;
   const c10::IValue& value = arguments_[index];
@@ -184,13 +184,13 @@ View OpCall::view(int index) const {
   *storage = value.isDouble() ? value.toDouble()
              : value.isInt()  ? static_cast<double>(value.toInt())
                               : value.toBool();
-  View view;
+  BoundedView view;
   view.data = storage;
   view.wrapped = true;
   return view;
 }
 
-Buffer OpCall::read(const View& view, c10::IntArrayRef sizes, bool numbers_in_inner) {
+Buffer OpCall::read(const BoundedView& view, c10::IntArrayRef sizes, bool numbers_in_inner) {
   if (view.wrapped) {
     Arithmetic scanned = arithmetic();
     if (numbers_in_inner) scanned.stored = scanned.inner;

@@ -80,14 +80,14 @@ class OpCall {
   std::vector<std::int64_t> integers(std::string_view name) const;  // an int or a list of ints
 
   // A tensor's or number's values and cells as they were before the operator ran.
-  std::optional<View> view(std::string_view name) const;
-  View view(int index) const;
-  View required_view(
+  std::optional<BoundedView> view(std::string_view name) const;
+  BoundedView view(int index) const;
+  BoundedView required_view(
       std::string_view name) const;  // throws NoRule where this overload has no such argument
   // All of argument `name` broadcast to sizes. Python numbers are read as what the kernels compute
   // in where `numbers_in_inner`, else as rounded to the stored type.
-  Buffer read(const View& view, c10::IntArrayRef sizes, bool numbers_in_inner = false);
-  Buffer read(const View& view) { return read(view, view.sizes); }
+  Buffer read(const BoundedView& view, c10::IntArrayRef sizes, bool numbers_in_inner = false);
+  Buffer read(const BoundedView& view) { return read(view, view.sizes); }
   Buffer read(const at::Tensor& tensor, c10::IntArrayRef sizes) {
     return read(context_.shadows.view_of(tensor), sizes);
   }
@@ -118,7 +118,7 @@ class OpCall {
   const c10::OperatorHandle& op_;
   const OpTraits& traits_;
   c10::SmallVector<c10::IValue, 8> arguments_;
-  std::vector<std::pair<int, View>> before_;  // arguments that the operator overwrites
+  std::vector<std::pair<int, BoundedView>> before_;  // arguments that the operator overwrites
   std::vector<at::Tensor> results_;
   Arithmetic arithmetic_{};
   bool in_backward_ = false;

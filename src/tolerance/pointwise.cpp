@@ -17,7 +17,7 @@ namespace {
 // Every element of the result is the argument's, converted to the result's type where that differs.
 void copy_from(OpCall& call, std::string_view name) {
   const at::Tensor& result = call.result();
-  const std::optional<View> source = call.view(name);
+  const std::optional<BoundedView> source = call.view(name);
   if (!source) return;
   const Buffer x = call.read(*source, result.sizes());
   if (!is_real_floating(result)) {  // a conversion to integers or bool
@@ -124,8 +124,9 @@ void compare_all(OpCall& call) {
 // bucketize, searchsorted: every value against every boundary.
 void compare_with_boundaries(OpCall& call) {
   const bool searches = call.traits().name == "searchsorted";
-  const std::optional<View> values = call.view("self"),
-                            boundaries = call.view(searches ? "sorted_sequence" : "boundaries");
+  const std::optional<BoundedView> values = call.view("self"),
+                                   boundaries =
+                                       call.view(searches ? "sorted_sequence" : "boundaries");
   if (!values || !boundaries) return;
   const Buffer x = call.read(*values), y = call.read(*boundaries);
   if (x.cells == nullptr && y.cells == nullptr) return;
@@ -142,7 +143,7 @@ void compare_with_boundaries(OpCall& call) {
 void smooth(OpCall& call) {
   const at::Tensor& result = call.result();
   const int at = call.index_of("self");
-  const View view = call.view(at);
+  const BoundedView view = call.view(at);
   const Buffer x = call.read(view, result.sizes());
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
   double* deviation = call.arena().doubles(out.size);
@@ -186,9 +187,9 @@ void glu(OpCall& call) {
   const std::int64_t given_dim = call.integer("dim", -1);
   const std::int64_t dim = given_dim < 0 ? given_dim + self->dim() : given_dim;
   const std::int64_t half = self->size(dim) / 2;
-  View first = call.required_view("self");
+  BoundedView first = call.required_view("self");
   first.sizes[dim] = half;
-  View second = first;
+  BoundedView second = first;
   const std::int64_t shift = half * first.strides[dim];
   second.data = static_cast<const char*>(second.data) +
                 shift * static_cast<std::int64_t>(c10::elementSize(second.type));

@@ -29,7 +29,7 @@ enum Collective {
 constexpr int kCollectives = 9;
 
 // How an execution does what is open: null random means the simulation.
-struct Manner {
+struct Execution {
   Random* random = nullptr;
   ErrorAnalysis* analysis = nullptr;
   Fault fault;
@@ -111,10 +111,10 @@ struct FanOut : torch::autograd::Function<FanOut> {
   }
 };
 
-ByRank fan_out(const at::Tensor& x, int ranks, Manner& manner) {
-  if (!manner.simulates()) {
+ByRank fan_out(const at::Tensor& x, int ranks, Execution& execution) {
+  if (!execution.simulates()) {
     return FanOut::apply(x, static_cast<std::int64_t>(ranks),
-                         static_cast<std::int64_t>((*manner.random)() >> 1));
+                         static_cast<std::int64_t>((*execution.random)() >> 1));
   }
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.insert(sizes.begin(), ranks);
@@ -123,9 +123,9 @@ ByRank fan_out(const at::Tensor& x, int ranks, Manner& manner) {
 
 // ---- collectives
 
-ByRank with_fault(ByRank operands, Manner& manner) {
-  const Fault& fault = manner.fault;
-  if (manner.next_collective++ != fault.collective || fault.kind == Fault::Kind::kNone)
+ByRank with_fault(ByRank operands, Execution& execution) {
+  const Fault& fault = execution.fault;
+  if (execution.next_collective++ != fault.collective || fault.kind == Fault::Kind::kNone)
     return operands;
   const std::size_t r = fault.rank, s = (fault.rank + 1) % operands.size();
   switch (fault.kind) {
@@ -144,10 +144,10 @@ ByRank with_fault(ByRank operands, Manner& manner) {
   return operands;
 }
 
-ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) {
+ByRank reduced(const ByRank& x, const Instruction& instruction, Execution& execution) {
   const int n = static_cast<int>(x.size());
   at::Tensor total;
-  if (manner.simulates()) {
+  if (execution.simulates()) {
     const at::Tensor all = at::stack(x);
     switch (instruction.op) {
       case kSum:
@@ -166,9 +166,9 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
         total = x[0].alias();
         for (int r = 1; r < n; ++r) total = total * x[r];
     }
-    return fan_out(total, n, manner);
+    return fan_out(total, n, execution);
   }
-  const bool before = manner.coin();
+  const bool before = execution.coin();
   ByRank terms = x;
   const auto scale = [&](at::Tensor& t) {
     if (instruction.op == kAvg) t = t / static_cast<double>(n);
@@ -180,17 +180,17 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Manner& manner) 
       break;
     case kProduct:
       // Or as autograd differentiates a chain of factors.
-      total = before ? product_in_some_order(x, *manner.random)
+      total = before ? product_in_some_order(x, *execution.random)
                      : ProductOfRanks::apply(at::stack(x),
-                                             static_cast<std::int64_t>((*manner.random)() >> 1));
+                                             static_cast<std::int64_t>((*execution.random)() >> 1));
       break;
     default:
       if (before)
         for (at::Tensor& t : terms) scale(t);
-      total = sum_in_some_order(terms, *manner.random);
+      total = sum_in_some_order(terms, *execution.random);
       if (!before) scale(total);
   }
-  return fan_out(total, n, manner);
+  return fan_out(total, n, execution);
 }
 
 // Half of the products have small and large factors, whose partial products leave the range of
@@ -208,25 +208,25 @@ ByRank with_uneven_factors(const ByRank& operands, const Instruction& instructio
   return out;
 }
 
-ByRank collective(const ByRank& operands, const Instruction& instruction, Manner& manner) {
+ByRank collective(const ByRank& operands, const Instruction& instruction, Execution& execution) {
   const ByRank x = with_fault(
       has_uneven_factors(instruction) ? with_uneven_factors(operands, instruction) : operands,
-      manner);
+      execution);
   const int n = static_cast<int>(x.size());
   ByRank out;
   switch (instruction.op) {
     case kAllGather: {
-      if (!manner.simulates() && manner.coin()) {  // as vissl: zero-padded stacks, summed
+      if (!execution.simulates() && execution.coin()) {  // as vissl: zero-padded stacks, summed
         ByRank padded;
         for (int r = 0; r < n; ++r) {
           ByRank slots(n, at::zeros_like(x[r]));
           slots[r] = x[r];
           padded.push_back(at::stack(slots));
         }
-        out = fan_out(sum_in_some_order(padded, *manner.random), n, manner);
+        out = fan_out(sum_in_some_order(padded, *execution.random), n, execution);
       } else {
         const at::Tensor joined = at::stack(x);
-        out = manner.simulates() ? ByRank(n, joined) : fan_out(joined, n, manner);
+        out = execution.simulates() ? ByRank(n, joined) : fan_out(joined, n, execution);
       }
       for (at::Tensor& y : out)
         y = instruction.variant % 2 ? y.mean(0) : y.select(0, instruction.variant / 2 % n);
@@ -235,17 +235,17 @@ ByRank collective(const ByRank& operands, const Instruction& instruction, Manner
     case kReduceScatter: {
       Instruction sum = instruction;
       sum.op = kSum;
-      out = reduced(x, sum, manner);
+      out = reduced(x, sum, execution);
       for (int r = 0; r < n; ++r) out[r] = out[r].roll(r, 0);
       return out;
     }
     case kBroadcast:
-      return fan_out(x[instruction.variant % n], n, manner);
+      return fan_out(x[instruction.variant % n], n, execution);
     case kAllToAll:
       for (int r = 0; r < n; ++r) out.push_back(x[(r + instruction.variant) % n] * 1);
       return out;
     default:
-      return reduced(x, instruction, manner);
+      return reduced(x, instruction, execution);
   }
 }
 
@@ -341,8 +341,9 @@ at::Tensor execute_local(const Instruction& instruction, const at::Tensor& x, co
   return kLocals[instruction.op].apply(x, y, instruction);
 }
 
-ByRank execute(const Instruction& instruction, const std::vector<ByRank>& values, Manner& manner) {
-  if (instruction.op >= kSum) return collective(values[instruction.a], instruction, manner);
+ByRank execute(const Instruction& instruction, const std::vector<ByRank>& values,
+               Execution& execution) {
+  if (instruction.op >= kSum) return collective(values[instruction.a], instruction, execution);
   ByRank out;
   for (std::size_t r = 0; r < values[0].size(); ++r)
     out.push_back(execute_local(instruction, values[instruction.a][r], values[instruction.b][r]));
@@ -361,12 +362,12 @@ ByRank losses_of(const std::vector<ByRank>& values) {
   return losses;
 }
 
-Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Manner& manner) {
+Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Execution& execution) {
   std::vector<ByRank> values, leaves;
   for (std::size_t i = 0; i < program.leaves.size(); ++i) {
     ByRank own;
     // The simulation has one leaf for a replicated input, a run a copy on each rank.
-    const std::size_t copies = program.replicated[i] && manner.simulates() ? 1 : program.ranks;
+    const std::size_t copies = program.replicated[i] && execution.simulates() ? 1 : program.ranks;
     for (std::size_t r = 0; r < copies; ++r)
       own.push_back(
           program.leaves[i][program.replicated[i] ? 0 : r].to(dtype, false, true).requires_grad_());
@@ -374,21 +375,21 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Manner& 
     values.push_back(copies == 1 ? ByRank(program.ranks, own[0]) : own);
   }
   for (const Instruction& instruction : program.instructions)
-    values.push_back(execute(instruction, values, manner));
+    values.push_back(execute(instruction, values, execution));
   Outcome outcome;
   outcome.losses = losses_of(values);
 
   // 1/N as cotangent from the start, or a division of the gradients at the end.
-  const bool divide_at_end = program.mean && !manner.simulates() && manner.coin();
+  const bool divide_at_end = program.mean && !execution.simulates() && execution.coin();
   const double weight = program.mean && !divide_at_end ? 1.0 / program.ranks : 1.0;
-  if (manner.analysis && program.mean) manner.analysis->set_backward_scale(program.ranks);
+  if (execution.analysis && program.mean) execution.analysis->set_backward_scale(program.ranks);
   tensor_list roots, cotangents, inputs;
   for (const at::Tensor& loss : outcome.losses) {
     roots.push_back(loss);
     cotangents.push_back(at::full({}, weight, loss.options().requires_grad(false)));
-    if (manner.analysis)
-      manner.analysis->add_bound(cotangents.back(),
-                                 manner.analysis->rounding_of(cotangents.back()));
+    if (execution.analysis)
+      execution.analysis->add_bound(cotangents.back(),
+                                    execution.analysis->rounding_of(cotangents.back()));
   }
   for (const ByRank& own : leaves) inputs.insert(inputs.end(), own.begin(), own.end());
   const tensor_list gradients =
@@ -398,8 +399,8 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Manner& 
     ByRank own;
     for (std::size_t r = 0; r < leaves[i].size(); ++r, ++next)
       own.push_back(gradients[next].defined() ? gradients[next] : at::zeros_like(leaves[i][r]));
-    if (program.replicated[i] && !manner.simulates())
-      own = {sum_in_some_order(own, *manner.random)};
+    if (program.replicated[i] && !execution.simulates())
+      own = {sum_in_some_order(own, *execution.random)};
     if (divide_at_end)
       for (at::Tensor& g : own) g = g / static_cast<double>(program.ranks);
     outcome.gradients.push_back(own);
@@ -457,7 +458,7 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
     program.leaves.push_back(own);
     values.push_back(i == 1 ? ByRank(program.ranks, own[0]) : own);
   }
-  Manner manner;
+  Execution execution;
   const int length = 4 + up_to(9);
   int collectives = 0;
   while (static_cast<int>(program.instructions.size()) < length) {
@@ -473,7 +474,7 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
     instruction.number =
         std::round(normal(random) * 1000) / 1000;  // decimal: hardly ever in a dtype
     if (integers) instruction.number = 1 + up_to(3);
-    const ByRank result = execute(instruction, values, manner);
+    const ByRank result = execute(instruction, values, execution);
     // Keeps values in a range where programs of people live; everything else would be noise or
     // overflow.
     double size = 0;
@@ -494,18 +495,18 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
 }
 
 Outcome simulate(const RandomProgram& program, const Fault& fault, ErrorAnalysis& analysis) {
-  Manner manner;
-  manner.analysis = &analysis;
-  manner.fault = fault;
-  return execute_all(program, at::kDouble, manner);
+  Execution execution;
+  execution.analysis = &analysis;
+  execution.fault = fault;
+  return execute_all(program, at::kDouble, execution);
 }
 
 Outcome run(const RandomProgram& program, at::ScalarType dtype, const Fault& fault,
             Random& random) {
-  Manner manner;
-  manner.random = &random;
-  manner.fault = fault;
-  return execute_all(program, dtype, manner);
+  Execution execution;
+  execution.random = &random;
+  execution.fault = fault;
+  return execute_all(program, dtype, execution);
 }
 
 }  // namespace distgrad::testing_programs

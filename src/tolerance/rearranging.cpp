@@ -43,7 +43,7 @@ class Sources {
   bool any_ = false;
 };
 
-at::Tensor numbered(const View& view, std::int64_t first) {
+at::Tensor numbered(const BoundedView& view, std::int64_t first) {
   at::Tensor numbers = at::empty(c10::IntArrayRef(view.sizes), at::kDouble);
   double* data = numbers.mutable_data_ptr<double>();
   for (std::int64_t i = 0; i < numbers.numel(); ++i)
@@ -58,7 +58,7 @@ void rearrange(OpCall& call) {
   if (!any_floating) return;
   Sources sources;
   torch::jit::Stack stack;
-  std::vector<std::pair<std::size_t, View>> replaced;
+  std::vector<std::pair<std::size_t, BoundedView>> replaced;
   for (std::size_t i = 0; i < call.arguments().size(); ++i) {
     const c10::IValue& value = call.arguments()[i];
     if (moves(value)) sources.append(call.read(call.view(static_cast<int>(i))));
@@ -75,7 +75,7 @@ void rearrange(OpCall& call) {
   for (std::size_t i = 0; i < call.arguments().size(); ++i) {
     const c10::IValue& value = call.arguments()[i];
     if (moves(value)) {
-      const View view = call.view(static_cast<int>(i));
+      const BoundedView view = call.view(static_cast<int>(i));
       stack.emplace_back(numbered(view, first));
       first += view.numel();
     } else if (value.isTensorList()) {

@@ -86,8 +86,8 @@ void mean(OpCall& call) {
 }
 
 void trace(OpCall& call) {
-  const View view = call.required_view("self");
-  View diagonal = view;
+  const BoundedView view = call.required_view("self");
+  BoundedView diagonal = view;
   diagonal.sizes = {std::min(view.sizes[0], view.sizes[1])};
   diagonal.strides = {view.strides[0] + view.strides[1]};
   const Rows rows = rows_of(call, diagonal, {});
@@ -208,10 +208,10 @@ void scattered_reduction(OpCall& call) {
   const std::string how = call.argument("reduce")->toStringRef();
   const std::int64_t given_dim = call.integer("dim", 0);
   const std::int64_t dim = given_dim < 0 ? given_dim + result.dim() : given_dim;
-  const View source_view = call.required_view("src");
+  const BoundedView source_view = call.required_view("src");
   const Buffer self = call.read(call.required_view("self"), result.sizes()),
                indices = call.read(call.required_view("index"));
-  View used = source_view;  // src may be larger than index
+  BoundedView used = source_view;  // src may be larger than index
   used.sizes.assign(index->sizes().begin(), index->sizes().end());
   const Buffer source = call.read(used, used.sizes);
   const at::Tensor out_tensor = result.contiguous();

@@ -19,7 +19,7 @@ Dims normalized(const std::vector<std::int64_t>& dims, std::int64_t rank) {
 
 }  // namespace
 
-Rows rows_of(OpCall& call, const View& view, const std::vector<std::int64_t>& dims) {
+Rows rows_of(OpCall& call, const BoundedView& view, const std::vector<std::int64_t>& dims) {
   const auto rank = static_cast<std::int64_t>(view.sizes.size());
   const Dims reduced = normalized(dims, rank);
   Rows rows;
@@ -33,7 +33,7 @@ Rows rows_of(OpCall& call, const View& view, const std::vector<std::int64_t>& di
     rows.order.push_back(d);
     rows.length *= view.sizes[d];
   }
-  const View moved = permuted(view, rows.order);
+  const BoundedView moved = permuted(view, rows.order);
   rows.all = call.read(moved, moved.sizes);
   return rows;
 }

@@ -23,7 +23,7 @@ struct Rows {
 };
 
 // `dims` as torch gives them; none: all.
-Rows rows_of(OpCall&, const View&, const std::vector<std::int64_t>& dims);
+Rows rows_of(OpCall&, const BoundedView&, const std::vector<std::int64_t>& dims);
 
 inline std::vector<std::int64_t> dims_argument(const OpCall& call) { return call.integers("dim"); }
 

@@ -17,7 +17,7 @@ std::uint64_t mixed(std::uint64_t x) {
 }
 
 // The argument with every element moved by its error or by a rounding to the dtype, up or down.
-at::Tensor perturbed(OpCall& call, const View& view, std::uint64_t pattern) {
+at::Tensor perturbed(OpCall& call, const BoundedView& view, std::uint64_t pattern) {
   at::Tensor tensor = at::empty(c10::IntArrayRef(view.sizes), at::kDouble);
   double* data = tensor.mutable_data_ptr<double>();
   const Buffer buffer = call.read(view);

@@ -103,12 +103,12 @@ Cell* Arena::cells(std::int64_t n) {
   return block.data();
 }
 
-std::int64_t View::numel() const {
+std::int64_t BoundedView::numel() const {
   std::int64_t n = 1;
   for (const std::int64_t s : sizes) n *= s;
   return n;
 }
-bool View::contiguous() const { return is_contiguous(sizes, strides); }
+bool BoundedView::contiguous() const { return is_contiguous(sizes, strides); }
 
 Shadows::Entry* Shadows::find(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
@@ -145,8 +145,8 @@ Shadows::Entry& Shadows::obtain(const at::Tensor& tensor) {
   return entry;
 }
 
-View Shadows::view_of(const at::Tensor& tensor) const {
-  View view;
+BoundedView Shadows::view_of(const at::Tensor& tensor) const {
+  BoundedView view;
   view.type = tensor.scalar_type();
   view.sizes.assign(tensor.sizes().begin(), tensor.sizes().end());
   view.strides.assign(tensor.strides().begin(), tensor.strides().end());
@@ -190,7 +190,8 @@ void Shadows::forget_dead() {
   std::erase_if(entries_, [](const auto& item) { return item.second.storage.expired(); });
 }
 
-Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithmetic& scanned) {
+Buffer load(Arena& arena, const BoundedView& view, c10::IntArrayRef sizes,
+            const Arithmetic& scanned) {
   Buffer buffer;
   buffer.size = 1;
   for (const std::int64_t s : sizes) buffer.size *= s;
@@ -247,8 +248,8 @@ Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithm
   return buffer;
 }
 
-View permuted(const View& view, c10::IntArrayRef order) {
-  View out = view;
+BoundedView permuted(const BoundedView& view, c10::IntArrayRef order) {
+  BoundedView out = view;
   for (std::size_t d = 0; d < order.size(); ++d) {
     out.sizes[d] = view.sizes[order[d]];
     out.strides[d] = view.strides[order[d]];

@@ -59,7 +59,7 @@ class Arena {
 using Dims = c10::SmallVector<std::int64_t, 6>;
 
 // A strided look at values and their cells; values of any real dtype.
-struct View {
+struct BoundedView {
   const void* data = nullptr;
   c10::ScalarType type = c10::ScalarType::Double;
   const Cell* cells = nullptr;  // parallel to data; null: none known
@@ -105,7 +105,7 @@ class Shadows {
   bool is_stacked(const at::Tensor& tensor) const;
   void mark_stacked(const at::Tensor& tensor);
   void mark_operand(const at::Tensor& tensor);
-  View view_of(const at::Tensor& tensor) const;
+  BoundedView view_of(const at::Tensor& tensor) const;
   // `cells` in row-major order of the tensor; null: all plain.
   void write(const at::Tensor& tensor, const Cell* cells);
   void forget_dead();  // storages that are gone
@@ -123,9 +123,10 @@ class Shadows {
 
 // Reads a view broadcast to `sizes`. `scanned`: the format that values without cells are checked
 // against.
-Buffer load(Arena& arena, const View& view, c10::IntArrayRef sizes, const Arithmetic& scanned);
+Buffer load(Arena& arena, const BoundedView& view, c10::IntArrayRef sizes,
+            const Arithmetic& scanned);
 
 // Reorders dims.
-View permuted(const View& view, c10::IntArrayRef order);
+BoundedView permuted(const BoundedView& view, c10::IntArrayRef order);
 
 }  // namespace distgrad::tolerance

@@ -128,7 +128,7 @@ Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out,
 // an exact part may not be in the run.
 void multiply_tensors(OpCall& call) {
   const at::Tensor& result = call.result();
-  const View self = call.required_view("self"), other = call.required_view("other");
+  const BoundedView self = call.required_view("self"), other = call.required_view("other");
   const Buffer a = call.read(self, result.sizes(), true);
   const Buffer b = call.read(other, result.sizes(), true);
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());
@@ -166,8 +166,8 @@ void multiply_tensors(OpCall& call) {
 void multiply(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
-  const std::optional<View> factor = call.view("other");
-  const std::optional<View> self = call.view("self");
+  const std::optional<BoundedView> factor = call.view("other");
+  const std::optional<BoundedView> self = call.view("self");
   const bool divides = call.traits().name == "div";
   const bool by_number =
       factor && factor->wrapped && self && call.argument("rounding_mode") == nullptr;
