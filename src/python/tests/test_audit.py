@@ -13,6 +13,8 @@ DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 HOPELESS = SUBJECTS / "hopeless.py"
 AUDITED = SUBJECTS / "audited.py"
+FORMS = ("list", "tuple", "cat", "last")  # audited.FORMS
+COTANGENTS = ("--without", "dim,dtype,shape,groups,graph,operand")
 
 
 def run(*arguments, **environment):
@@ -139,6 +141,17 @@ class Audit(unittest.TestCase):
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_values", "--op", "sum", "--without",
                           "dtype,shape,groups")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
+
+    def test_a_cotangent_arrives_as_it_lies_in_whatever_form_the_result_is(self):
+        names = {"all_gather": [(f"gather_{form}", f"gather_memory_{form}") for form in FORMS],
+                 "all_to_all": [("swap", "swap_memory")]}
+        for kind, functions in names.items():
+            for right, wrong in functions:
+                code, row = audit(f"{kind}=python:{AUDITED}:{right}", *COTANGENTS)
+                self.assertEqual((code, row["aspects"]["cotangent"]["state"]), (0, "ok"), right)
+                code, row = audit(f"{kind}=python:{AUDITED}:{wrong}", *COTANGENTS)
+                self.assertEqual((code, row["rule"]), (1, "contiguity"), wrong)
+                self.assertEqual(row["aspects"]["cotangent"]["state"], "WRONG", wrong)
 
     def test_the_objectives_are_those_of_run(self):
         for objective in ("sum", "mean", "replicated"):
