@@ -94,6 +94,17 @@ class Audit(unittest.TestCase):
         self.assertEqual(row["aspects"]["cotangent"]["right"],
                          row["aspects"]["cotangent"]["tried"] - 2)
 
+    def test_a_gradient_that_the_next_backward_overwrites_is_seen(self):
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_into_one_buffer", "--op", "sum",
+                          "--without", "dtype,shape,groups,operand")
+        self.assertEqual((code, row["rule"]), (1, "stale-or-aliased"))
+        self.assertEqual((row["aspects"]["graph"]["right"], row["aspects"]["graph"]["tried"]),
+                         (2, 3))
+        self.assertIn("one buffer", row["explanation"])
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_over_one_buffer", "--op", "sum",
+                          "--without", "dtype,shape,groups,operand")
+        self.assertEqual((code, row["aspects"]["graph"]["state"]), (0, "ok"))
+
     def test_a_cotangent_that_is_overwritten_where_one_loss_is_computed_is_named(self):
         code, row = audit(f"copy=python:{AUDITED}:enter_over_cotangent", "--without", "dtype,shape")
         self.assertEqual((code, row["wrong"]), (1, True))
