@@ -17,6 +17,8 @@ from .step_report import StepReport
 from .words import ranks_text
 
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
+# By how much of their norm gradients may be off: four times what compare allows in the dtype
+_ROUNDS_BY = {"bfloat16": 0.125, "float16": 0.032, "float32": 2.5e-4}
 
 class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
@@ -140,6 +142,13 @@ def _compared(folder, request, single, options, files):
         text += f"\n{whose} in {dtype} ({place}): what nothing explains is held to that.\n"
         if _wrong(fields) != judged:
             where = None if good else _where(fields, folder, request)
+    if where and (near := [p for p in _wrong_ones(fields) if p["verdict"] == "close"]):
+        if _saw_short_dtype(near, where):
+            options = {**options, "saw_short_dtype": True}
+            good, fields, text = compare("single", "ranks", options, folder)
+        elif "dtypes" in where:
+            where["text"].append("Nothing in either run was seen to be in a shorter dtype that"
+                                 " rounds as far as that: it is no rounding.")
     report = StepReport(fields, text, request["backend"], where)
     if files:
         Path(folder, "text").write_text(str(report), encoding="utf-8")
@@ -163,11 +172,24 @@ def _computed_in(fields, where):
     return next(((dtype, *found[dtype]) for dtype in wider if dtype in found), None)
 
 
+def _saw_short_dtype(near, where):
+    """Whether something on the way, if only what was exchanged, rounds as far as these gradients are
+    off."""
+    error = max(float(p["relative_error"]) for p in near)
+    saved = {p["dtype"] for p in near}
+    return any(dtype in where.get("dtypes", {}) and error <= most
+               for dtype, most in _ROUNDS_BY.items() if dtype not in saved)
+
+
+def _wrong_ones(fields):
+    return [p for p in fields["parameters"] if not p["right"] and not p["forgiven"]]
+
+
 def _wrong(fields):
     """By name, what is wrong with each."""
     return {p["name"]: {"verdict": p["verdict"],
                         "factor": p["factor"] if p["verdict"] == "scaled" else None}
-            for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+            for p in _wrong_ones(fields)}
 
 
 def _where(fields, folder, request):
