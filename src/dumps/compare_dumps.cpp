@@ -110,10 +110,10 @@ void check_fits(const std::string& option, const std::string& pattern,
     shown.push_back(for_terminal(name.shown));
   }
   const std::string meant = meant_by(pattern, shown);
-  throw UserError(fmt::format(
-      "compare: {} \"{}\" fits no parameter{} {}", option, for_terminal(pattern),
-      meant.empty() ? ":" : fmt::format("; did you mean \"{}\"? There are", meant),
-      names_text(shown)));
+  throw UserError(
+      fmt::format("compare: {} \"{}\" fits no parameter{} {}", option, for_terminal(pattern),
+                  meant.empty() ? ":" : fmt::format("; did you mean \"{}\"? There are", meant),
+                  names_text(shown)));
 }
 
 // --- Results ---

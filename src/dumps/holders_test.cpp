@@ -154,8 +154,8 @@ TEST(Holders, APatternThatFitsNothingIsRefusedWithWhatWasMeant) {
            {"norm", "*.norm.*"},
            {"bias", "*.bias"},
            {"module.head.*", "head.*"}}) {
-    const std::string hint = fmt::format("\"{}\" fits no parameter; did you mean \"{}\"?", pattern,
-                                         meant);
+    const std::string hint =
+        fmt::format("\"{}\" fits no parameter; did you mean \"{}\"?", pattern, meant);
     EXPECT_THAT(said({.partly_held = {pattern}}), testing::HasSubstr("--partly-held " + hint));
     EXPECT_THAT(said({.reductions = {{"head.*", "sum"}, {pattern, "sum"}}}),
                 testing::HasSubstr("--reduce " + hint));

@@ -322,7 +322,8 @@ class Recording:
         frozen = sorted({name for name, parameter in self._named_parameters(names)
                          if id(parameter) in self._frozen})
         return {"outputs": outputs, "events": self.events, "casts": self.casts,
-                "dtypes": self.dtypes, "frozen": frozen, "parameters": watched, "backwards": self._backwards, "arrived_in": arrived_in,
+                "dtypes": self.dtypes, "frozen": frozen, "parameters": watched,
+                "backwards": self._backwards, "arrived_in": arrived_in,
                 "arrived": {name: g for name, g in arrived.items() if g is not None}}
 
 
