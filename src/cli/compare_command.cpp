@@ -117,7 +117,9 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       ->type_name("FILE");
   const ReportOptions reports(app, "--json");
   app.add_flag("--full", options.full, "every parameter, a line each");
-  app.add_option("--text", options.text)->group("");  // check_step's alone, which has more to say
+  // check_step's alone, which has more to say, and sees more
+  app.add_option("--text", options.text)->group("");
+  app.add_flag("--saw-short-dtype", options.comparison.tolerance.saw_short_dtype)->group("");
   describe(app,
            "Examples:\n"
            "  distgrad compare single_gpu.safetensors grads/\n"

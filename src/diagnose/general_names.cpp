@@ -18,15 +18,9 @@ namespace {
 using enum CollectiveKind;
 
 std::string gives_ties_otherwise(const Look& look) {
-  if (!picks(look)) return "";
-  const bool holds = is_wrong_only_where(look, [&](std::size_t r, std::size_t e) {
-    const std::vector<double> values = values_at(look, r, e);
-    const double extremum = is_of(look, ReduceOp::kMax)
-                                ? *std::max_element(values.begin(), values.end())
-                                : *std::min_element(values.begin(), values.end());
-    return std::count(values.begin(), values.end(), extremum) > 1;
-  });
-  return holds ? "gave ranks that tie for the extremum another share than an even one." : "";
+  return is_wrong_only_at_ties(look)
+             ? "gave ranks that tie for the extremum another share than an even one."
+             : "";
 }
 
 std::string divides_at_zero(const Look& look) {

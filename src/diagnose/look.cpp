@@ -102,4 +102,13 @@ std::vector<double> values_at(const Look& look, std::size_t rank, std::size_t el
   return values;
 }
 
+bool is_wrong_only_at_ties(const Look& look) {
+  return picks(look) && is_wrong_only_where(look, [&](std::size_t r, std::size_t e) {
+           const std::vector<double> values = values_at(look, r, e);
+           const double extremum =
+               is_of(look, ReduceOp::kMax) ? std::ranges::max(values) : std::ranges::min(values);
+           return std::ranges::count(values, extremum) > 1;
+         });
+}
+
 }  // namespace distgrad

@@ -80,4 +80,7 @@ bool is_wrong_only_where(const Look& look, const Special& special) {
 // The operands' values at one element, over the rank's group.
 std::vector<double> values_at(const Look&, std::size_t rank, std::size_t element);
 
+// Of min and max: where ranks tie for the extremum, and nowhere else.
+bool is_wrong_only_at_ties(const Look&);
+
 }  // namespace distgrad

@@ -258,7 +258,8 @@ TEST(Names, OfPassingOnWhatIsRightInstead) {
   const auto reduce = of(kReduce, ReduceOp::kSum, 0);
   EXPECT_EQ(reduce.finding, "identity-backward");
   EXPECT_EQ(reduce.right_if, "");
-  EXPECT_THAT(reduce.remedy, testing::HasSubstr("the cotangent of root"));
+  EXPECT_THAT(reduce.remedy, testing::HasSubstr("Broadcast root's cotangent"));
+  EXPECT_THAT(reduce.happened, testing::HasSubstr("where root's alone counts"));
 }
 
 // The gather of which each rank keeps its own slice, as it is or multiplied.
@@ -426,6 +427,22 @@ TEST(Names, OfATie) {
   MatrixWorld world(3, a_call(kAllReduce, ReduceOp::kMax), {2}, {2}, backward(0.5), value);
   EXPECT_EQ(world.found(backward(1)).finding, "tie");
   EXPECT_EQ(world.found(backward(0.5)).finding, "");
+}
+
+// Of a sum's backward nothing else is wrong where everything ties.
+TEST(Names, OfATieEverywhere) {
+  for (const CollectiveKind kind : {kAllReduce, kReduce}) {
+    const auto due = [kind](double share) {
+      return by_coefficients([=](int, int k) { return kind == kReduce && k != 0 ? 0 : share; });
+    };
+    const auto world = [&](double apart) {
+      return MatrixWorld(3, a_call(kind, ReduceOp::kMax), {2}, {2}, due(1. / 3),
+                         [apart](int r, int e) { return e + apart * r; });
+    };
+    EXPECT_EQ(world(0).found(due(1)).finding, "tie") << traits(kind).name;
+    EXPECT_EQ(world(1).found(due(1)).finding, "forgotten-op") << traits(kind).name;
+    EXPECT_EQ(world(0).found(due(0)).finding, "no-gradient") << traits(kind).name;
+  }
 }
 
 // --- Not linear, not repeatable ---

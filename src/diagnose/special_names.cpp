@@ -45,6 +45,12 @@ std::string passes_own_on_of(const Look& look) {
   return look.m.call().kind == kind ? passes_own_on(look) : "";
 }
 
+std::string passes_own_on_of_reduce(const Look& look) {
+  return passes_own_on_of<kReduce>(look).empty()
+             ? ""
+             : "passed each rank's own cotangent on, where root's alone counts.";
+}
+
 std::string passes_own_on_of_sum(const Look& look) {
   return is_of(look, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(look) : "";
 }
@@ -123,6 +129,14 @@ std::string forgets_op(const Look& look) {
   return holds ? "is that of a sum, whatever the op was." : "";
 }
 
+// A sum's backward and one of the extremum are the same where all ranks hold it everywhere: that of
+// the op itself is the likelier one.
+std::string gives_all_to_each_tie(const Look& look) {
+  return is_wrong_only_at_ties(look) && !forgets_op(look).empty()
+             ? "gave every rank that ties for the extremum the whole cotangent."
+             : "";
+}
+
 bool sums_to_all(const Look& look) {
   const CollectiveCall& call = look.m.call();
   return traits(call.kind).takes_op && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg ||
@@ -195,9 +209,9 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
      "Sum the cotangents over the group onto the source, and give the other ranks zeros: "
      "torch.distributed.nn.functional does, the plain broadcast and that of "
      "torch.distributed._functional_collectives do not."},
-    {"identity-backward", passes_own_on_of<kReduce>, "", "",
-     "Give every rank the cotangent of root, times the op's own derivative: what the other ranks "
-     "got back is not used."},
+    {"identity-backward", passes_own_on_of_reduce, "", "",
+     "Broadcast root's cotangent to the group in backward, and multiply it by the op's own "
+     "derivative: root alone has the result, so that the other ranks' cotangents are of nothing."},
     {"identity-backward", passes_own_on, "", "",
      "Sum the cotangents over the group in backward, and multiply by the op's own derivative."},
     {"identity-backward", multiplies_own_by_size,
@@ -211,6 +225,9 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
      kSliceRemedy},
     {"own-slice", keeps_own_slice_times_any, "", "",
      "Add up the ranks' cotangents of each slice, and multiply by nothing."},
+    {"tie", gives_all_to_each_tie, "", "",
+     "Share the cotangent among the ranks that tie, so that the shares add up to it once.",
+     "forgotten-op"},
     {"forgotten-op", forgets_op, "", "",
      "Divide by the group's size where the op is avg, multiply by the factor where it is "
      "premul_sum; for max, min and product reduce locally what an all_gather brings."},

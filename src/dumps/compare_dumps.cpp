@@ -1,6 +1,7 @@
 #include "dumps/compare_dumps.h"
 
 #include <fmt/format.h>
+#include <fnmatch.h>
 
 #include <algorithm>
 #include <climits>
@@ -8,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "base/did_you_mean.h"
 #include "base/error.h"
 #include "dumps/clipping.h"
 #include "dumps/patterns.h"
@@ -42,6 +44,16 @@ struct Name {
   int position = INT_MAX;
 };
 
+// The first of them.
+std::string names_text(const std::vector<std::string>& names) {
+  constexpr std::size_t kMost = 6;
+  const std::size_t shown = std::min(kMost, names.size());
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
 void note_names(const Dump& dump, int offset, std::map<std::string, Name>& names) {
   for (const RankDump& rank : dump.ranks)
     for (const auto& [plain, gradient] : rank.gradients) {
@@ -65,6 +77,43 @@ std::vector<Name> ordered_names(const Dump& reference, const Dump& observed) {
   std::stable_sort(order.begin(), order.end(),
                    [](const Name& a, const Name& b) { return a.position < b.position; });
   return order;
+}
+
+// --- Patterns ---
+
+// Of a pattern that fits nothing: the one that was probably meant, or nothing.
+std::string meant_by(const std::string& pattern, const std::vector<std::string>& names) {
+  const auto fits = [&](const std::string& other) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return fnmatch(other.c_str(), name.c_str(), 0) == 0;
+    });
+  };
+  for (const std::string& inside : {pattern + ".*", "*." + pattern, "*." + pattern + ".*"})
+    if (fits(inside)) return inside;
+  for (std::size_t dot = pattern.find('.'); dot != pattern.npos; dot = pattern.find('.', dot + 1))
+    if (std::string rest = pattern.substr(dot + 1); rest != "*" && fits(rest)) return rest;
+  std::vector<std::string> known = names;
+  for (const std::string& name : names)
+    for (std::size_t dot = name.find('.'); dot != name.npos; dot = name.find('.', dot + 1)) {
+      known.push_back(name.substr(0, dot) + ".*");
+      known.push_back("*" + name.substr(dot));
+    }
+  return nearest_name(pattern, known);
+}
+
+// What is ignored where it was misspelt would leave the gradients unreduced, or be a rank's fault.
+void check_fits(const std::string& option, const std::string& pattern,
+                const std::vector<Name>& names, const Holders& reference, const Holders& observed) {
+  std::vector<std::string> shown;
+  for (const Name& name : names) {
+    if (reference.matches(name.plain, pattern) || observed.matches(name.plain, pattern)) return;
+    shown.push_back(for_terminal(name.shown));
+  }
+  const std::string meant = meant_by(pattern, shown);
+  throw UserError(
+      fmt::format("compare: {} \"{}\" fits no parameter{} {}", option, for_terminal(pattern),
+                  meant.empty() ? ":" : fmt::format("; did you mean \"{}\"? There are", meant),
+                  names_text(shown)));
 }
 
 // --- Results ---
@@ -112,6 +161,13 @@ class Comparing {
   }
 
   const Holders& observed() const { return observed_; }
+
+  void check_patterns(const std::vector<Name>& names, const ComparisonOptions& options) const {
+    for (const std::string& pattern : options.partly_held)
+      check_fits("--partly-held", pattern, names, reference_, observed_);
+    for (const auto& [pattern, reduction] : options.reductions)
+      check_fits("--reduce", pattern, names, reference_, observed_);
+  }
 
   // What clipping by other norms leaves; empty where no parameter looks like that.
   std::string clipped(const std::vector<ParameterResult>& results) {
@@ -235,14 +291,8 @@ std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& 
     notes.push_back(fmt::format("{} on {} alone: the other ranks hold others in their place.",
                                 count_text(static_cast<long>(names.size()), "parameter"),
                                 ranks_text(ranks)));
-  for (const auto& [note, names] : own) {
-    constexpr std::size_t kMost = 6;
-    const std::size_t shown = std::min(kMost, names.size());
-    std::string list = fmt::format(
-        "{}", fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
-    if (shown < names.size()) list += fmt::format(" and {} more", names.size() - shown);
-    notes.push_back(fmt::format("{}: {}.", list, note));
-  }
+  for (const auto& [note, names] : own)
+    notes.push_back(fmt::format("{}: {}.", names_text(names), note));
   return notes;
 }
 
@@ -264,7 +314,9 @@ DumpComparison compare_dumps(const Dump& reference, const Dump& observed,
   if (const DumpMesh* mesh = observed.mesh()) comparison.mesh = mesh->axes;
   comparison.absent_ranks = observed.absent_ranks();
   Comparing comparing(reference, observed, options, std::max(1, comparison.world_size));
-  comparison.parameters = comparing.results(ordered_names(reference, observed));
+  const std::vector<Name> names = ordered_names(reference, observed);
+  comparing.check_patterns(names, options);
+  comparison.parameters = comparing.results(names);
   if (comparison.all_right()) comparison.vacuous = vacuous_text(observed, comparison.parameters);
   comparison.notes = notes_for(reference, comparison, comparing.observed());
   if (std::string clipped = comparing.clipped(comparison.parameters); !clipped.empty())

@@ -30,7 +30,7 @@ struct DumpComparison {
   bool all_right() const;  // what is forgiven included
 };
 
-// Throws UserError where the two have no parameter in common.
+// Throws UserError where the two have no parameter in common, or a pattern fits none.
 DumpComparison compare_dumps(const Dump& reference, const Dump& observed, const ComparisonOptions&);
 
 }  // namespace distgrad::dumps

@@ -212,6 +212,10 @@ std::string advice_of(const ParameterResult& r) {
     return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
            "sums). A run in float32 would tell a small mistake from it.";
   const ExplanationRow& row = row_of(r.explanation);
+  if (r.explanation == Explanation::kClose && r.finding == "unexplained")
+    return "It is not said by what: a small mistake (an epsilon, a few tokens, dropout) leaves "
+           "such differences, and so does a run that computed in a shorter dtype (autocast, TF32, "
+           "a compressed all-reduce), which --dtype bfloat16, or --rtol, would say.";
   if (r.finding == row.finding || r.finding.empty()) return std::string(row.meaning);
   return r.finding == "wrong-slice" ? std::string(row_of(Explanation::kOtherSlice).meaning) : "";
 }

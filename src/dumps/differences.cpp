@@ -146,6 +146,10 @@ bool Tolerance::forgives_near(DType saved) const {
   return is_narrow(computed_in(saved)) && !rtol && !atol && !elementwise;
 }
 
+bool Tolerance::is_near_by_rounding(DType saved) const {
+  return saw_short_dtype || is_narrow(computed_in(saved));
+}
+
 double Bound::of_element(double max_expected) const {
   return atol + std::max(floor, model_floor) + rtol * max_expected;
 }

@@ -31,6 +31,8 @@ struct Tolerance {
   bool elementwise = false;  // as torch.allclose: relative to each element
   // What the run computed in, where that is coarser than what was saved.
   std::optional<DType> dtype = std::nullopt;
+  // Whether something on the gradients' way was seen to be in a dtype that explains what is near.
+  bool saw_short_dtype = false;
   // The largest gradient of the model. What is zero on paper (a bias before a normalisation, the
   // bias of attention's keys) is rounding beside it. 0: not known.
   double model_largest = 0;
@@ -41,6 +43,8 @@ struct Tolerance {
   Bound near_bound(DType saved, double largest_of_whole) const;
   // Whether what is near may be what rounding left: nobody asked for more, and the dtype is short.
   bool forgives_near(DType saved) const;
+  // Whether that is its likeliest cause, forgiven or not.
+  bool is_near_by_rounding(DType saved) const;
 };
 
 // What several readers' elements come to, times a factor. At least one reader; all of one size.

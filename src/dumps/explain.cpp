@@ -349,8 +349,12 @@ class Explaining {
     r_.finding = {};
     r_.kind.clear();
     r_.is_forgiven = context_.tolerance.forgives_near(p_.dtype);
-    say(Explanation::kClose,
-        "differs by more than the tolerance, by no more than rounding in a short dtype would");
+    if (context_.tolerance.is_near_by_rounding(p_.dtype))
+      return say(
+          Explanation::kClose,
+          "differs by more than the tolerance, by no more than rounding in a short dtype would");
+    r_.finding = "unexplained";
+    say(Explanation::kClose, "differs by more than the tolerance, by a few percent at most");
   }
 
   void judge_unexplained(const Measured& m) {

@@ -1,7 +1,9 @@
 // Which ranks ought to have what, and what their shares and pieces make up together.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "dumps/compare_dumps.h"
 #include "dumps/comparison_report.h"
 #include "dumps/sample_dumps.h"
@@ -120,7 +122,6 @@ TEST(Holders, PlainSharesAreReducedWhereTheUserSaysSo) {
   };
   EXPECT_TRUE(only(reference(), held(shares()), with("w", "sum")).is_right());
   EXPECT_TRUE(only(reference(), held(shares()), with("[vw]", "sum")).is_right());
-  EXPECT_FALSE(only(reference(), held(shares()), with("v", "sum")).is_right());
   EXPECT_EQ(only(reference(), held(shares()), with("*", "mean")).headline,
             "1/4 of the reference (4 = the number of ranks)");
   Dump lacking = held(shares());
@@ -129,6 +130,40 @@ TEST(Holders, PlainSharesAreReducedWhereTheUserSaysSo) {
             "no gradient on rank 1, whose share of the sum is missing");
   lacking.ranks[1].gradients["w"].tensor = sample::vector({1, 2});
   EXPECT_EQ(only(reference(), lacking, with("*", "sum")).finding.text(), "shape");
+}
+
+TEST(Holders, APatternThatFitsNothingIsRefusedWithWhatWasMeant) {
+  Dump whole;
+  whole.ranks.resize(1);
+  for (const char* name : {"layers.0.norm.weight", "layers.0.norm.bias", "head.weight"})
+    whole.ranks[0].gradients[name].tensor = sample::vector(truth);
+  const auto said = [&](const ComparisonOptions& options) -> std::string {
+    try {
+      compare_dumps(whole, whole, options);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  for (const auto& [pattern, meant] : std::vector<std::pair<std::string, std::string>>{
+           {"head.wieght", "head.weight"},
+           {"layer.0.norm.weight", "layers.0.norm.weight"},
+           {"laiers.*", "layers.*"},
+           {"head", "head.*"},
+           {"norm.*", "*.norm.*"},
+           {"norm", "*.norm.*"},
+           {"bias", "*.bias"},
+           {"module.head.*", "head.*"}}) {
+    const std::string hint =
+        fmt::format("\"{}\" fits no parameter; did you mean \"{}\"?", pattern, meant);
+    EXPECT_THAT(said({.partly_held = {pattern}}), testing::HasSubstr("--partly-held " + hint));
+    EXPECT_THAT(said({.reductions = {{"head.*", "sum"}, {pattern, "sum"}}}),
+                testing::HasSubstr("--reduce " + hint));
+  }
+  EXPECT_THAT(said({.partly_held = {"tower"}}),
+              testing::EndsWith("\"tower\" fits no parameter: head.weight, layers.0.norm.bias, "
+                                "layers.0.norm.weight"));
+  EXPECT_EQ(said({.partly_held = {"*.weight", "head*"}}), "");
 }
 
 TEST(Holders, OwnSlicesAndZerosAreToldFromShares) {

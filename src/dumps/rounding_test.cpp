@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "dumps/compare_dumps.h"
+#include "dumps/comparison_report.h"
 #include "dumps/sample_dumps.h"
 
 namespace distgrad::dumps {
@@ -81,6 +82,25 @@ TEST(Rounding, AKnownFactorIsPreferredToOneThatIsFitted) {
   const Model shares(truth, {share, plus(truth, times(share, -1)),
                              plus(times(truth, 1.96f), times(numbers(kSize, 5), 0.12f))});
   EXPECT_EQ(shares.w().headline, "needs the average over ranks 0-2");
+}
+
+// Of files in a wide dtype it is not known what was on the way.
+TEST(Rounding, NearIsPrecisionWhereAShortDtypeWasSeen) {
+  const auto truth = numbers(kSize, 2);
+  const auto near = plus(truth, times(numbers(kSize, 3), 0.01f));
+  const auto compared = [&](const Tolerance& tolerance) {
+    return compare_dumps(sample::whole("w", sample::vector(truth)),
+                         sample::by_rank("w", {sample::vector(near)}), {.tolerance = tolerance})
+        .parameters[0];
+  };
+  EXPECT_EQ(compared({}).explanation, Explanation::kClose);
+  EXPECT_EQ(compared({}).finding.text(), "unexplained");
+  EXPECT_THAT(compared({}).headline, testing::HasSubstr("a few percent"));
+  EXPECT_THAT(advice_of(compared({})), testing::StartsWith("It is not said by what"));
+  const ParameterResult seen = compared({.saw_short_dtype = true});
+  EXPECT_EQ(seen.finding.text(), "precision");
+  EXPECT_FALSE(seen.is_forgiven);
+  EXPECT_THAT(advice_of(seen), testing::HasSubstr("shorter dtype"));
 }
 
 TEST(Rounding, NearIsForgivenInAShortDtypeOnly) {

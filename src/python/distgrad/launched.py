@@ -75,9 +75,7 @@ class Team:
             return self._lead(call, lead) if self.rank == 0 else self._follow(call, follow)
         except (OSError, EOFError, LaunchError) as error:
             if not isinstance(error, LaunchError):
-                error = LaunchError(
-                    f"the connection to {'another rank' if self.rank == 0 else 'rank 0'} is lost:"
-                    f" {_reason(error)}")
+                error = _lost("another rank" if self.rank == 0 else "rank 0", error)
             self._lost = str(error)
             self.close()
             raise error from None
@@ -97,7 +95,7 @@ class Team:
                 found.append((rank_of[there], there.recv()))
             except (OSError, EOFError):
                 found.append((rank_of[there], None))
-                self._lost = f"rank {rank_of[there]}'s process is gone"
+                self._lost = str(_lost(f"rank {rank_of[there]}", EOFError()))
                 there.close()
                 del self._connections[rank_of[there]]
         return found
@@ -165,13 +163,24 @@ class Team:
 
     def _share_addresses(self):
         if self.rank:
-            return self._connections[0].recv()
-        ends = {rank: _ends(there) for rank, there in self._connections.items()}
+            try:
+                told = self._connections[0].recv()
+            except (OSError, EOFError) as error:
+                raise _lost("rank 0", error) from None
+            if isinstance(told, LaunchError):
+                raise told
+            return told
+        ends = {}
+        for rank, there in self._connections.items():
+            with contextlib.suppress(OSError):  # the first to talk to it will say so
+                ends[rank] = _ends(there)
+        if not ends:
+            raise _lost(ranks_text(sorted(self._connections)), EOFError())
         own = next((ours for ours, theirs in ends.values() if not _is_loopback(theirs)),
                    next(iter(ends.values()))[0])
         for rank, (ours, theirs) in ends.items():
             # Who is on this machine may have come by an address that means nothing elsewhere.
-            self._connections[rank].send((own, own) if _is_loopback(theirs) else (theirs, ours))
+            self.send(rank, (own, own) if _is_loopback(theirs) else (theirs, ours))
         return own, own
 
 
@@ -179,8 +188,12 @@ def _call_text(call):
     return f"{call[0]}({', '.join(map(str, call[1:]))})"
 
 
-def _reason(error):
-    return "it has ended" if isinstance(error, EOFError) else str(error)
+def _lost(who, error):
+    """What is said of a process that cannot be reached any more."""
+    reset = isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError))
+    why = "its process has ended, or was killed" if reset else str(error)
+    return LaunchError(f"{who} is lost: {why}. What it printed last, in the launcher's output or"
+                       " its log of that rank, says more")
 
 
 def _is_loopback(address):
@@ -203,15 +216,26 @@ def _others(place):
             try:
                 held, _ = listening.accept()
             except TimeoutError:
-                missing = sorted(set(range(1, place["size"])) - set(found))
-                raise LaunchError(f"{ranks_text(missing)} did not come to rank 0 within"
-                                  f" {place['wait_s']} s: call distgrad on all ranks, or set"
-                                  " DISTGRAD_LAUNCHER=none, and each process that calls it starts"
-                                  " its own") from None
+                raise _not_come(found, place) from None
             there = _proven(held, place, asks=True)
             if there:
-                found[there.recv()] = there
+                with contextlib.suppress(OSError, EOFError):  # it ended at once
+                    found[there.recv()] = there
     return found
+
+
+def _not_come(found, place):
+    """Those who have come wait to be told."""
+    missing = sorted(set(range(1, place["size"])) - set(found))
+    error = LaunchError(f"{ranks_text(missing)} did not come to rank 0 within {place['wait_s']} s:"
+                        f" {'it has' if len(missing) == 1 else 'they have'} ended before, as the"
+                        " launcher's output may say, or did not call distgrad: call it on all"
+                        " ranks, or set DISTGRAD_LAUNCHER=none, and each process that calls it"
+                        " starts its own")
+    for there in found.values():
+        with contextlib.suppress(OSError):
+            there.send(error)
+    return error
 
 
 def _listening(place):

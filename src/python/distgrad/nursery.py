@@ -2,7 +2,8 @@
 started.
 
 In the folder each process NAME leaves NAME.done once it is through, or NAME.error, a traceback;
-NAME.stack, where it hung.
+NAME.stack, where it hung or died; and, if its work notes that, NAME.calls, which collective it is
+in (blame.py).
 """
 
 import datetime
@@ -13,6 +14,7 @@ import sys
 import time
 import traceback
 
+from . import blame
 from .ranks.frames import seal_size
 from .ranks.long_text import cut
 from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
@@ -22,7 +24,7 @@ from .stillness import Stillness, collective_of
 _POLL_S = 0.005
 _STACK_S = 0.3
 _OUTPUT_BYTES, _TOLD_BYTES = 64 << 20, 64 << 10  # of all runs of a check
-_STACK_BEGIN = "Stack (most recent call first)"
+_STACK_BEGIN = "(most recent call first):"
 
 
 class Nursery:
@@ -50,7 +52,8 @@ class Nursery:
         self._outputs = {name: _output_file() for name in names}
 
     def run(self):
-        """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output"}]."""
+        """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output",
+        "call"}]; behind that, as "unfinished" or "finished", where those are that they wait for."""
         adopt_orphans()
         others = children()
         gate, self._gate_end = os.pipe()
@@ -101,6 +104,7 @@ class Nursery:
                     self._fail(name, "exception", self._text(name + ".error"))
                 elif name in dead and not os.path.exists(self._path(name + ".done")):
                     self._fail(name, "crash", _status_text(dead[name]))
+                    self._failures[-1]["stack"] = self._stack(name)
                 elif not os.path.exists(self._path(name + ".done")):
                     continue
                 waiting.discard(name)
@@ -113,6 +117,18 @@ class Nursery:
             time.sleep(_POLL_S)
         if waiting & self._enough and not self._failures:
             self._report_hang(waiting, time.monotonic() - begin)
+        if self._failures:
+            self._report_others(waiting)
+
+    def _report_others(self, waiting):
+        """Of those that wait for each other with who failed."""
+        failed = {failure["process"] for failure in self._failures}
+        others = self._together - failed
+        if others & waiting:
+            self._dump_stacks(others & waiting)
+        for name in sorted(others):
+            self._fail(name, "unfinished" if name in waiting else "finished",
+                       self._stack(name) if name in waiting else "")
 
     def _ends_all(self, failure):
         return failure["kind"] == "exception" or failure["process"] in self._enough
@@ -140,9 +156,10 @@ class Nursery:
         time.sleep(_STACK_S)
 
     def _stack(self, name):
-        """The last that was dumped."""
-        head, begin, last = self._text(name + ".stack").rpartition(_STACK_BEGIN)
-        return "\n".join(line for line in (begin + last).split("\n") if _is_shown(line))
+        """The last that was dumped, of the main thread."""
+        last = self._text(name + ".stack").rpartition(_STACK_BEGIN)[2].partition("\n\n")[0]
+        lines = [line for line in last.split("\n") if line.startswith("  ") and _is_shown(line)]
+        return "\n".join([f"Stack {_STACK_BEGIN}", *lines]) if lines else ""
 
     def _reap(self):
         dead = {}
@@ -162,7 +179,8 @@ class Nursery:
 
     def _fail(self, name, kind, text):
         self._failures.append({"process": name, "kind": kind, "text": text,
-                               "output": self.output_of(name)[-4096:]})
+                               "output": self.output_of(name)[-4096:],
+                               "call": blame.noted(self._path(name + ".calls"))})
 
     def _path(self, name):
         return os.path.join(self._folder, name)
@@ -209,6 +227,8 @@ def _be(name, folder, work, gate, parent, output):
     try:
         stack = open(path + ".stack", "w")
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
+        # Of all threads, as what aborts may be one of Gloo's
+        faulthandler.enable(stack)
         try:
             work(name)
             open(path + ".done", "w").close()

@@ -223,15 +223,25 @@ class Lead:
                 end = min(end,
                           time.monotonic() + (_STACKS_S if self._ending == "late" else _GRACE_S))
                 if self._ending == "late":
-                    self._send(("late",))
-                    self._member.be_late()
+                    self._tell_to_be_late()
             if time.monotonic() > end:
-                break
+                if self._ending != "grace":
+                    break
+                # Where the others are whom it may have waited for
+                self._ending, end = "others", time.monotonic() + _STACKS_S
+                self._tell_to_be_late()
         if self._pending and not self._failures:
             raise StartError(f"ranks {sorted(self._pending)} were not done after {START_S} s more")
 
+    def _tell_to_be_late(self):
+        self._send(("late",))
+        self._member.be_late()
+
     def _take(self, rank, failures, files):
         self._pending.discard(rank)
+        if self._ending == "others":  # ended for another's sake
+            failures = [{**f, "kind": "unfinished"} if f["kind"] == "hang" else f
+                        for f in failures if f["process"] != "single"]
         self._failures += failures
         for name, content in files.items():
             path = os.path.join(self._folder, name)

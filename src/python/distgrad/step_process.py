@@ -19,7 +19,7 @@ import pickle
 import random
 from collections.abc import Mapping
 
-from . import saving, transport
+from . import blame, saving, transport
 from .nursery import Nursery, join_group
 from .ranks import garbage
 from .ranks.process import die_with_parent
@@ -38,6 +38,8 @@ def main(folder, parent):
     with garbage.left_alone(for_good=True):  # once, for all that are forked
         import torch  # noqa: F401
         import torch.distributed  # noqa: F401
+
+        from .ranks import noting  # noqa: F401
 
         _import_all(request["modules"] + traced)
     # Of a launcher's rank; else all are here
@@ -70,6 +72,8 @@ def _import_all(modules):
 def _run_and_save(name, folder, request):
     import torch
 
+    from .ranks import noting
+
     rank = None if name == SINGLE else int(name.rpartition("-")[2])
     torch.set_num_threads(1)
     random.seed(request["seed"])
@@ -80,6 +84,7 @@ def _run_and_save(name, folder, request):
         join_group(rank, request["world_size"], request["backend"], folder,
                    request["timeout_s"] + 60, request.get("place"))
         watch.start()
+        noting.install(blame.CallFile(os.path.join(folder, name + ".calls")))
     if tracing:
         tracing.start()
     with garbage.left_alone():

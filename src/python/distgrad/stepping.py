@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Optional
 
-from . import launched, saving, transport
+from . import blame, launched, saving, transport
 from .driver import compare, executable
 from .nesting import refuse_in_rank
 from .step_host import Follower, Lead, StartError, run_here
@@ -17,12 +17,14 @@ from .step_report import StepReport
 from .words import ranks_text
 
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
+# By how much of their norm gradients may be off: four times what compare allows in the dtype
+_ROUNDS_BY = {"bfloat16": 0.125, "float16": 0.032, "float32": 2.5e-4}
 
 class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
 
     failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text",
-        "output"}], the cause first."""
+        "output", "call": the collective that it entered last}], the cause first."""
 
     def __init__(self, text, failures=()):
         super().__init__(text)
@@ -140,6 +142,13 @@ def _compared(folder, request, single, options, files):
         text += f"\n{whose} in {dtype} ({place}): what nothing explains is held to that.\n"
         if _wrong(fields) != judged:
             where = None if good else _where(fields, folder, request)
+    if where and (near := [p for p in _wrong_ones(fields) if p["verdict"] == "close"]):
+        if _saw_short_dtype(near, where):
+            options = {**options, "saw_short_dtype": True}
+            good, fields, text = compare("single", "ranks", options, folder)
+        elif "dtypes" in where:
+            where["text"].append("Nothing in either run was seen to be in a shorter dtype that"
+                                 " rounds as far as that: it is no rounding.")
     report = StepReport(fields, text, request["backend"], where)
     if files:
         Path(folder, "text").write_text(str(report), encoding="utf-8")
@@ -163,11 +172,24 @@ def _computed_in(fields, where):
     return next(((dtype, *found[dtype]) for dtype in wider if dtype in found), None)
 
 
+def _saw_short_dtype(near, where):
+    """Whether something on the way, if only what was exchanged, rounds as far as these gradients
+    are off."""
+    error = max(float(p["relative_error"]) for p in near)
+    saved = {p["dtype"] for p in near}
+    return any(dtype in where.get("dtypes", {}) and error <= most
+               for dtype, most in _ROUNDS_BY.items() if dtype not in saved)
+
+
+def _wrong_ones(fields):
+    return [p for p in fields["parameters"] if not p["right"] and not p["forgiven"]]
+
+
 def _wrong(fields):
     """By name, what is wrong with each."""
     return {p["name"]: {"verdict": p["verdict"],
                         "factor": p["factor"] if p["verdict"] == "scaled" else None}
-            for p in fields["parameters"] if not p["right"] and not p["forgiven"]}
+            for p in _wrong_ones(fields)}
 
 
 def _where(fields, folder, request):
@@ -250,7 +272,8 @@ def _run_processes(folder, request):
     except StartError as error:
         raise RankError(str(error), []) from None
     if failures:
-        raise RankError(_failure_text(failures), failures)
+        raise RankError(_failure_text(failures),
+                        [failure for failure in failures if _is_failure(failure)])
 
 
 # What a rank says when another one is gone: an echo of the cause.
@@ -260,20 +283,44 @@ ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe"
 def _failure_text(failures):
     failures.sort(key=_is_echo)  # stable: else in order of time
     failure_of = {failure["process"]: failure for failure in failures}
+    lead = _lead(failures)
     processes = {}  # what happened -> to whom
     for failure in failures:
-        if not processes or not _is_echo(failure):
-            happened = failure["kind"], failure["text"], failure["output"]
+        is_news = _is_failure(failure) and not (processes and _is_echo(failure))
+        if is_news or lead and failure["kind"] != "finished":
+            happened = failure["kind"], _place_text(failure), failure["output"]
             processes.setdefault(happened, []).append(failure["process"])
-    parts = []
+    parts = [lead] if lead else []
     for (kind, text, output), names in processes.items():
-        head = f"{_who(names)} {_kind_text(kind, failure_of[names[0]])}"
+        head = f"{_who(names)} {_kind_text(kind, failure_of[names[0]], len(names) > 1)}"
         text_of = f"{head}:\n{text or '(no Python code)'}"
         parts.append(text_of + (f"\nit printed:\n{output}" if output else ""))
     return "check_step: " + "\n\n".join(parts)
 
 
-def _kind_text(kind, failure):
+def _lead(failures):
+    """What the notes of all ranks show, where they wait for each other in vain; else empty."""
+    if not all(_is_echo(f) or blame.waits_in_vain(f) for f in failures if _is_failure(f)):
+        return ""
+    return blame.explanation({_rank_of(failure["process"]): failure.get("call")
+                              for failure in failures if failure["process"] != "single"})
+
+
+def _is_failure(failure):
+    """And not only told of beside one."""
+    return failure["kind"] not in ("unfinished", "finished")
+
+
+def _place_text(failure):
+    return "\n".join(filter(None, [failure["text"], failure.get("stack")]))
+
+
+def _kind_text(kind, failure, are_several):
+    if blame.is_aborted_by_gloo(failure):
+        return (f"{'were' if are_several else 'was'} ended by Gloo, which was sent more than the"
+                " call takes")
+    if kind == "unfinished":
+        return f"{'were' if are_several else 'was'} at"
     if kind != "hang":
         return {"exception": "raised", "crash": "died"}[kind]
     inside = f" in {failure['collective']}" if failure["collective"] else ""
@@ -288,11 +335,15 @@ def _is_echo(failure):
 
 
 def _who(names):
-    ranks = sorted(int(name[len("rank-"):]) for name in names if name != "single")
+    ranks = sorted(_rank_of(name) for name in names if name != "single")
     runs = ["the single run"] if "single" in names else []
     if ranks:
         runs.append(ranks_text(ranks))
     return " and ".join(runs)
+
+
+def _rank_of(name):
+    return int(name[len("rank-"):])
 
 
 def _save_single(gradients, folder):

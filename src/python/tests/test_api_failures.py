@@ -1,6 +1,7 @@
 """check_step where a rank raises, dies or hangs, or the caller is interrupted: reported with rank
 and place, nothing left behind."""
 
+import datetime
 import os
 import signal
 import subprocess
@@ -50,6 +51,51 @@ def one_dies(rank):
         os.kill(os.getpid(), signal.SIGSEGV)
     dist.all_reduce(torch.ones(1))
     return single()
+
+
+def sizes_differ(rank):
+    """Gloo aborts rank 1, which does what it should."""
+    dist.all_reduce(torch.ones(4 if rank else 2000))
+    return single()
+
+
+def broadcasts_differ(rank):
+    """Rank 0 is through by then."""
+    dist.barrier()
+    dist.broadcast(torch.ones(4 if rank else 2000), 0)
+    return single()
+
+
+def message_is_too_long(rank):
+    if rank == 0:
+        dist.send(torch.ones(2000), 1)
+    else:
+        dist.recv(torch.ones(4), 0)
+    return single()
+
+
+def calls_differ(rank):
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.broadcast(torch.ones(4), 0)
+    return single()
+
+
+def one_is_late_for_its_group(rank):
+    """Of a group whose own time-out comes before that of the check."""
+    group = dist.new_group([0, 1], timeout=datetime.timedelta(seconds=3))
+    dist.all_reduce(torch.ones(1))
+    if rank == 1:
+        time.sleep(1000)  # here it sleeps
+    dist.all_reduce(torch.ones(3), group=group)
+    return single()
+
+
+def shapes_fit_and_one_raises(rank):
+    """Other shapes of as many elements, which fit."""
+    dist.all_reduce(torch.ones(2, 3) if rank else torch.ones(6))
+    return one_raises(rank)
 
 
 # A caller that waits for ranks which hang, each with a child of its own; they write their process
@@ -102,7 +148,50 @@ class Failures(unittest.TestCase):
             r"rank 0 not done after \d+ s, and rank 1 has finished, but in all_reduce at:")
 
     def test_a_crash(self):
-        self.assertIn("rank 1 died:\nkilled by SIGSEGV", self.failing(one_dies))
+        text = self.failing(one_dies)
+        self.assertIn("rank 1 died:\nkilled by SIGSEGV", text)
+        self.assertRegex(text, r"Stack \(most recent call first\):\n.* in one_dies")
+        self.assertNotIn("rank 0", text)
+
+    def test_calls_that_do_not_fit_are_named_and_not_their_victim(self):
+        for parallel, calls in (
+                (sizes_differ, ("all_reduce of [2000] float32", "all_reduce of [4] float32")),
+                (broadcasts_differ, ("broadcast of [2000] float32 with root 0",
+                                     "broadcast of [4] float32 with root 0")),
+                (message_is_too_long, ("send of [2000] float32 to 1",
+                                       "recv of [4] float32 from 0"))):
+            text = self.failing(parallel)
+            number = 2 if parallel is broadcasts_differ else 1
+            begin = ("check_step: the ranks' calls do not fit together. Call"
+                     f" {number} of the group of ranks 0, 1 is on rank 0 {calls[0]} in test_api_")
+            self.assertTrue(text.startswith(begin), text)
+            self.assertIn(f"; on rank 1 {calls[1]} in test_api_failures.py:", text)
+            self.assertIn("rank 1 was ended by Gloo, which was sent more than the call takes:",
+                          text)
+            self.assertNotIn("died", text)
+            self.assertIn(f" in {parallel.__name__}\n", text)
+
+    def test_calls_that_do_not_fit_and_hang(self):
+        text = self.failing(calls_differ, timeout_s=100)
+        self.assertIn("do not fit together. Call 1 of the group of ranks 0, 1 is on rank 0"
+                      " all_reduce of [4] float32 in test_api_failures.py:", text)
+        self.assertIn("rank 1 not done", text)
+
+    def test_who_was_late_is_shown_where_its_group_has_a_timeout_of_its_own(self):
+        with self.assertRaises(distgrad.RankError) as raised:
+            distgrad.check_step(one_is_late_for_its_group, single, 2)
+        text = str(raised.exception)
+        self.assertRegex(text, r"check_step: rank 1 had not entered the all_reduce of \[3\] float32"
+                               r" that rank 0 waited in \(test_api_failures.py:\d+, call 1 of the"
+                               r" group of ranks 0, 1\)\n")
+        self.assertIn("rank 0 raised:", text)
+        self.assertRegex(text, r"rank 1 was at:\nStack .*\n.* in one_is_late_for_its_group")
+        self.assertEqual([f["process"] for f in raised.exception.failures], ["rank-0"])
+
+    def test_calls_are_no_news_where_a_rank_raised(self):
+        text = self.failing(shapes_fit_and_one_raises)
+        self.assertTrue(text.startswith("check_step: rank 1 raised:"), text)
+        self.assertNotIn("rank 0", text)
 
     def test_nothing_is_left_after_an_interrupt(self):
         with tempfile.TemporaryDirectory() as folder:

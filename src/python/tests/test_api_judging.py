@@ -190,6 +190,13 @@ class Holding(unittest.TestCase):
         self.assertEqual(report.parameters["third"].text, "missing on rank 2, right on rank 1")
         self.assertIn("1 parameter on rank 0 alone", str(report))
 
+    def test_a_pattern_that_fits_no_parameter_is_refused(self):
+        truth = dict.fromkeys(("first", "second", "third", "fourth"), T)
+        for options in ({"partly_held": ["forth"]}, {"reduce": {"forth": "sum"}}):
+            with self.assertRaisesRegex(ValueError, "\"forth\" fits no parameter; did you mean"
+                                                    " \"fourth\"\\? There are first, "):
+                judged(stages, truth, **options)
+
     def test_pieces_of_two_axes_counts_and_reductions(self):
         whole = pieces(0)["counted"] / 6
         truth = {"experts": whole, "counted": whole} | dict.fromkeys(("a.sum", "b.mean",

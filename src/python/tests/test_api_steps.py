@@ -85,6 +85,31 @@ def single_in_float32():
     return gradients(model)
 
 
+def reduced_in_bfloat16():
+    """Where nothing is in a gradient's way: a hook that compresses what is exchanged."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    model = nn.parallel.DistributedDataParallel(make_model())
+    model.register_comm_hook(None, bf16_compress_hook)
+    loss_of(model, my_batch()).backward()
+    return gradients(model)
+
+
+def an_epsilon_off(copies=False):
+    """All in float64, and off by a percent."""
+    model = make_model()
+    model[1].eps = 5e-3
+    if copies:
+        my_batch().float()
+    model = nn.parallel.DistributedDataParallel(model)
+    loss_of(model, my_batch()).backward()
+    return gradients(model)
+
+
+def an_epsilon_off_with_a_copy_in_float32():
+    return an_epsilon_off(True)
+
+
 def in_autocast(model, x, scale=1.0):
     with torch.autocast("cpu", torch.bfloat16):
         loss = loss_of(model.float(), x.float()) * scale
@@ -288,6 +313,13 @@ class Steps(unittest.TestCase):
         with self.assertRaises(AssertionError) as raised:  # by the ranks alone
             distgrad.check_step(data_parallel_in_float32, single, 2)
         self.assertIn("differs by more than the tolerance", str(raised.exception))
+
+    def test_precision_is_named_where_a_short_dtype_was_on_the_way(self):
+        self.assert_wrong("precision", "shorter dtype", reduced_in_bfloat16, single, 2)
+        self.assert_wrong("precision", "shorter dtype", data_parallel_in_float32, single, 2)
+        for parallel in (an_epsilon_off, an_epsilon_off_with_a_copy_in_float32):
+            report = self.assert_wrong("unexplained", "it is no rounding", parallel, single, 2)
+            self.assertNotIn("precision", str(report))
 
     def test_what_computes_in_bfloat16_is_no_more_exact_than_that(self):
         def whole():

@@ -13,6 +13,8 @@ DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 HOPELESS = SUBJECTS / "hopeless.py"
 AUDITED = SUBJECTS / "audited.py"
+FORMS = ("list", "tuple", "cat", "last")  # audited.FORMS
+COTANGENTS = ("--without", "dim,dtype,shape,groups,graph,operand")
 
 
 def run(*arguments, **environment):
@@ -92,6 +94,17 @@ class Audit(unittest.TestCase):
         self.assertEqual(row["aspects"]["cotangent"]["right"],
                          row["aspects"]["cotangent"]["tried"] - 2)
 
+    def test_a_gradient_that_the_next_backward_overwrites_is_seen(self):
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_into_one_buffer", "--op", "sum",
+                          "--without", "dtype,shape,groups,operand")
+        self.assertEqual((code, row["rule"]), (1, "stale-or-aliased"))
+        self.assertEqual((row["aspects"]["graph"]["right"], row["aspects"]["graph"]["tried"]),
+                         (2, 3))
+        self.assertIn("one buffer", row["explanation"])
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_over_one_buffer", "--op", "sum",
+                          "--without", "dtype,shape,groups,operand")
+        self.assertEqual((code, row["aspects"]["graph"]["state"]), (0, "ok"))
+
     def test_a_cotangent_that_is_overwritten_where_one_loss_is_computed_is_named(self):
         code, row = audit(f"copy=python:{AUDITED}:enter_over_cotangent", "--without", "dtype,shape")
         self.assertEqual((code, row["wrong"]), (1, True))
@@ -139,6 +152,17 @@ class Audit(unittest.TestCase):
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_values", "--op", "sum", "--without",
                           "dtype,shape,groups")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
+
+    def test_a_cotangent_arrives_as_it_lies_in_whatever_form_the_result_is(self):
+        names = {"all_gather": [(f"gather_{form}", f"gather_memory_{form}") for form in FORMS],
+                 "all_to_all": [("swap", "swap_memory")]}
+        for kind, functions in names.items():
+            for right, wrong in functions:
+                code, row = audit(f"{kind}=python:{AUDITED}:{right}", *COTANGENTS)
+                self.assertEqual((code, row["aspects"]["cotangent"]["state"]), (0, "ok"), right)
+                code, row = audit(f"{kind}=python:{AUDITED}:{wrong}", *COTANGENTS)
+                self.assertEqual((code, row["rule"]), (1, "contiguity"), wrong)
+                self.assertEqual(row["aspects"]["cotangent"]["state"], "WRONG", wrong)
 
     def test_the_objectives_are_those_of_run(self):
         for objective in ("sum", "mean", "replicated"):

@@ -76,8 +76,9 @@ class GradcheckReport:
         if not self.constants:
             return []
         return [
-            f"what is detached at {', '.join(self.constants)}: with that as a constant the "
-            f"backward is right, and it is not the derivative of the whole function"
+            f"what is detached at {', '.join(self.constants)}: only with that as a constant is the"
+            " backward right. It is not the derivative of the whole function, as nothing reaches"
+            " what went in there: a mistake if this rank's loss, or another's, is to move that"
         ]
 
     def _headline(self):
@@ -90,7 +91,8 @@ class GradcheckReport:
                                             list(range(self.ranks))) else f" {self.global_ranks}"
         count = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}{group}"
         return (f"gradcheck: {verdicts[self.verdict]} on {count}"
-                + (f" ({where})" if where else "") + names)
+                + (f" ({where})" if where else "") + names
+                + (", with what is detached as a constant" if self.constants else ""))
 
 
 def _finding_lines(finding):

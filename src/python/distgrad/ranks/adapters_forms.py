@@ -14,7 +14,7 @@ import torch
 from . import adapters_names as names
 from . import noting, places
 from .call import NotOffered
-from .strides import laid_out
+from .strides import rearranged
 
 # How a function says of a shape that it is not one of its own, before it has sent anything.
 _OF_A_SHAPE = re.compile(
@@ -28,21 +28,6 @@ class AlongAnotherDim(NotOffered):
     """It joins or cuts along another dimension than the step, and has no parameter for that."""
 
 
-class _Transposed(torch.autograd.Function):
-    """The first and the last dimension swapped, in forward and backward: what is contiguous stays
-    so."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        y = x.transpose(0, -1)
-        return laid_out(y, () if x.is_contiguous() else y.stride())
-
-    @staticmethod
-    def backward(ctx, cotangent):
-        return None if cotangent is None else _Transposed.apply(cotangent)
-
-
 class _AsItIs:
     def takes(self, call, x):
         return True
@@ -54,18 +39,23 @@ class _AsItIs:
         return result
 
 
+def _transposed(x):
+    return x.transpose(0, -1)
+
+
 class _AlongTheLast:
     def takes(self, call, x):
         return call.kind in names.WITH_DIM and x.dim() > 1 and (call.dim or 0) % x.dim() == 0
 
     def given(self, call, x):
-        return replace(call, dim=x.dim() - 1), _Transposed.apply(x)
+        return replace(call, dim=x.dim() - 1), rearranged(x, _transposed, _transposed)
 
     def taken(self, result, call, x):
-        joined = _Transposed.apply(result)
         if call.dim is None and call.kind in names.GATHERING:
-            return joined.unflatten(0, (call.group.size, joined.shape[0] // call.group.size))
-        return joined
+            pieces = call.group.size, result.shape[-1] // call.group.size
+            return rearranged(result, lambda y: _transposed(y).unflatten(0, pieces),
+                              lambda y: _transposed(y.flatten(0, 1)))
+        return rearranged(result, _transposed, _transposed)
 
 
 class _OfDims:

@@ -1,7 +1,8 @@
 """What a user's function gets and gives, brought into the form that a collective's contract has.
 
 Everything here is differentiable in the plainest way: views, cat and stack, so that the cotangent
-that reaches the user's backward is the one it would get in a training script.
+that reaches the user's backward is the one it would get in a training script. It is contiguous
+where the case's is, and only there.
 """
 
 import torch
@@ -13,7 +14,7 @@ from .adapters_sizes import chunk_sizes, received_sizes
 from .call import NotOffered, SubjectError
 from .collectives.pieces import zeros_attached
 from .collectives.torch_calls import awaited
-from .strides import laid_out
+from .strides import laid_out, rearranged
 
 _REMEDY = ": test a function of yours that calls this one and returns the result alone"
 
@@ -109,7 +110,7 @@ def take(value, call, x, binding, arguments):
         raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is"
                            f" expected{_REMEDY}")
     if call.kind == "all_to_all" and binding.names("gather_dim") and x.dim() > 0:
-        return torch.cat(value.tensor_split(call.group.size, gather_dim(call, x)), call.dim or 0)
+        return _joined_along(value, call.group.size, gather_dim(call, x), call.dim or 0)
     if call.kind == "all_to_all":
         return _exchanged(value, call, x, binding)
     if call.kind in names.CUTTING and not binding.names("dim", "chunks", "scatter_list"):
@@ -160,6 +161,18 @@ def _is_one_a_rank(values, call, x):
             and values[call.group.rank].shape == x.shape)
 
 
+def _reshaped(value, shape):
+    return rearranged(value, lambda y: y.reshape(shape), lambda y: y.reshape(value.shape))
+
+
+def _joined_along(value, size, given, dim):
+    """The pieces of all ranks, which lie behind each other along `given`, along `dim`."""
+    def moved(way):
+        return lambda y: torch.cat(y.tensor_split(size, way[0]), way[1])
+
+    return rearranged(value, moved((given, dim)), moved((dim, given)))
+
+
 def _exchanged(value, call, x, binding):
     """One tensor of what all ranks sent, be it flat or a stack of one piece a rank."""
     dim = call.dim or 0
@@ -169,7 +182,7 @@ def _exchanged(value, call, x, binding):
         return value  # what has another number of elements is another value
     pieces = (len(sizes), *_resized(x, dim, sizes[0]))
     if dim == 0 and (value.dim() == 1 or value.shape == pieces):
-        return value.reshape(shape)
+        return _reshaped(value, shape)
     raise NotOffered(f"{binding.label} gives the shape {list(value.shape)}, where the pieces that"
                      f" all ranks send of operands of {list(x.shape)} have {list(shape)}")
 
@@ -193,12 +206,13 @@ def _gathered(value, call, x, binding):
         if stacked:
             return value
         if value.dim() == x.dim() and value.shape == (size * x.shape[0], *x.shape[1:]):
-            return value.unflatten(0, (size, x.shape[0]))
+            return _reshaped(value, (size, *x.shape))
         raise AlongAnotherDim(f"{binding.label} gives the shape {list(value.shape)} for operands"
                               f" of {list(x.shape)}, which is neither the stack of them nor their"
                               " concatenation along dim 0")
     if stacked and (call.dim == 0 or not binding.names("dim")):
-        return torch.cat(value.unbind(0), call.dim)
+        return rearranged(value, lambda y: torch.cat(y.unbind(0), call.dim),
+                          lambda y: torch.stack(y.tensor_split(size, call.dim)))
     if value.dim() != x.dim():
         raise NotOffered(f"{binding.label} gives the shape {list(value.shape)} for operands of"
                          f" {list(x.shape)}, which is not their concatenation along dim {call.dim}")

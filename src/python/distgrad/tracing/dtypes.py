@@ -34,6 +34,12 @@ def computed_in(single, ranks):
     return found
 
 
+def all_seen(traces):
+    """{dtype's name: where} of everything that was computed or exchanged."""
+    return {str(dtype).removeprefix("torch."): place for trace in traces
+            for dtype, place in trace["dtypes"].items()}
+
+
 def coarsest(traces):
     """Of what modules gave, float32 also where something is converted to it on the way (losses,
     norms); None where no module gave anything. Whether short dtypes are on the gradients' way, the

@@ -42,6 +42,7 @@ class Recording:
         self.events = []  # dicts, in the order of time
         # By narrower dtype, where a tensor in a gradient's way is first converted to it
         self.casts = {}
+        self.dtypes = {}  # of all floating-point tensors: where each was first
         self.paused = False
         self.after_backward = None  # called with this recording, at each end of a backward
         self._keeps_graph, self._wanted = keeps_graph, wanted
@@ -79,6 +80,12 @@ class Recording:
     def converts(self, x, dtype):
         if not self.paused and _narrows(x, dtype) and dtype not in self.casts:
             self.casts[dtype] = place()
+
+    def computes(self, result):
+        for x in result if isinstance(result, (tuple, list)) else (result,):
+            if (isinstance(x, torch.Tensor) and x.is_floating_point()
+                    and x.dtype not in self.dtypes and not self.paused):
+                self.dtypes[x.dtype] = place()
 
     # -- modules
 
@@ -314,8 +321,9 @@ class Recording:
                       for name, p in parameters.items()}
         frozen = sorted({name for name, parameter in self._named_parameters(names)
                          if id(parameter) in self._frozen})
-        return {"outputs": outputs, "events": self.events, "casts": self.casts, "frozen": frozen,
-                "parameters": watched, "backwards": self._backwards, "arrived_in": arrived_in,
+        return {"outputs": outputs, "events": self.events, "casts": self.casts,
+                "dtypes": self.dtypes, "frozen": frozen, "parameters": watched,
+                "backwards": self._backwards, "arrived_in": arrived_in,
                 "arrived": {name: g for name, g in arrived.items() if g is not None}}
 
 
@@ -332,7 +340,9 @@ class _Exchanges(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is torch.ops.aten._to_copy.default:
             self._recording.converts(args[0], kwargs.get("dtype"))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        self._recording.computes(result)
+        return result
 
     without_dynamo(__torch_dispatch__)
 

@@ -12,8 +12,8 @@ import torch
 from .arrivals import reached
 from .buffers import taken_from_others
 from .clipping import clip_factor, clipped_in_pieces, seen_norms
+from .dtypes import all_seen, coarsest, computed_in, narrowed
 from .finder import Finder
-from .dtypes import coarsest, computed_in, narrowed
 from .joining import off
 from .recording import Recording, local_piece, plain
 from .report import texts
@@ -64,6 +64,7 @@ class WatchedSingle:
         found = {plain(name): g for name, g in found.items()}
         trace = self._recording.trace()
         computed = computed_in(trace, self._all_of_ranks)
+        seen = all_seen([trace, *self._all_of_ranks])
         trace, *self._ranks = _as_exact([trace, *self._ranks])
         scaled = {name: wrong["factor"] for name, wrong in self._wrong.items()
                   if wrong["verdict"] == "scaled"}
@@ -92,7 +93,7 @@ class WatchedSingle:
         where = {"departure": dataclasses.asdict(departure),
                  "parts": [{"ranks": p.ranks, "call": p.call, "tokens": p.tokens} for p in parts],
                  "shares": shares,
-                 "computed_in": computed}
+                 "computed_in": computed, "dtypes": seen}
         where["text"] = [*texts(departure, shares, len(self._ranks), finder.factor),
                          *seen_norms(clippings[0], clippings[1:]),
                          *clip_factor(clippings[0], clippings[1:], scaled),

@@ -371,7 +371,7 @@ def keys_under_no_grad(x):
     return (x.sin() @ keys.T).logsumexp(1)
 
 
-DETACHED = ("what is detached at right.py:",)
+DETACHED = (", with what is detached as a constant\n", "what is detached at right.py:")
 
 CASES = [
     Case("codes", codes, matrix, words=DETACHED),

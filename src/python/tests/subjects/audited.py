@@ -278,3 +278,105 @@ class _CutOff(torch.autograd.Function):
 
 def cut_off_backward(x, group=None):
     return _CutOff.apply(x, group)
+
+
+def _as_it_lies(g):
+    """Its elements in the order of their memory."""
+    fits = g.storage_offset() + g.numel() <= g.untyped_storage().nbytes() // g.element_size()
+    return g.as_strided((g.numel(),), (1,)).reshape(g.shape) if fits else g.contiguous()
+
+
+class _GatherList(torch.autograd.Function):
+    """A tensor a rank, which a caller may join."""
+
+    @staticmethod
+    def forward(ctx, x, reads_memory):
+        ctx.reads_memory = reads_memory
+        gathered = [torch.empty_like(x, memory_format=torch.contiguous_format)
+                    for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, x.contiguous())
+        return tuple(gathered)
+
+    @staticmethod
+    def backward(ctx, *cotangents):
+        read = _as_it_lies if ctx.reads_memory else torch.Tensor.contiguous
+        return _summed(torch.stack([read(g) for g in cotangents]))[dist.get_rank()], None
+
+
+class _GatherAlongTheLast(_GatherList):
+    @staticmethod
+    def forward(ctx, x, reads_memory):
+        if x.dim() < 2:
+            raise ValueError("expects two dimensions")
+        return torch.cat(_GatherList.forward(ctx, x, reads_memory), -1)
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.reads_memory:
+            g, ctx.reads_memory = _as_it_lies(g), False
+        return _GatherList.backward(ctx, *g.chunk(dist.get_world_size(), -1))
+
+
+FORMS = {"list": lambda *given: list(_GatherList.apply(*given)), "tuple": _GatherList.apply,
+         "cat": lambda *given: torch.cat(_GatherList.apply(*given)),
+         "last": _GatherAlongTheLast.apply}
+for _name, _gather in FORMS.items():
+    globals()["gather_" + _name] = lambda x, gather=_gather: gather(x, False)
+    globals()["gather_memory_" + _name] = lambda x, gather=_gather: gather(x, True)
+
+
+class _Swap(torch.autograd.Function):
+    """An all-to-all that cuts along one dimension and joins along another."""
+
+    @staticmethod
+    def forward(ctx, x, scatter_dim, gather_dim, reads_memory):
+        ctx.given = scatter_dim, gather_dim, reads_memory
+        return _Swap.run(x.contiguous(), scatter_dim, gather_dim)
+
+    @staticmethod
+    def run(x, scatter_dim, gather_dim):
+        given = [piece.contiguous() for piece in x.chunk(dist.get_world_size(), scatter_dim)]
+        taken = [torch.empty_like(piece) for piece in given]
+        dist.all_to_all(taken, given)
+        return torch.cat(taken, gather_dim)
+
+    @staticmethod
+    def backward(ctx, g):
+        scatter_dim, gather_dim, reads_memory = ctx.given
+        g = _as_it_lies(g) if reads_memory else g
+        return _Swap.run(g, gather_dim, scatter_dim), None, None, None
+
+
+def swap(x, scatter_dim, gather_dim):
+    return _Swap.apply(x, scatter_dim, gather_dim, False)
+
+
+def swap_memory(x, scatter_dim, gather_dim):
+    return _Swap.apply(x, scatter_dim, gather_dim, True)
+
+
+_gradients = {}
+
+
+class _SumIntoOneBuffer(torch.autograd.Function):
+    """Every backward writes into the same memory and returns it, or a copy of it."""
+
+    @staticmethod
+    def forward(ctx, x, group, copies):
+        ctx.given = group, copies
+        return _summed(x, group)
+
+    @staticmethod
+    def backward(ctx, g):
+        group, copies = ctx.given
+        buffer = _gradients.setdefault((g.shape, g.dtype), g.new_empty(g.shape)).copy_(g)
+        dist.all_reduce(buffer, group=group)
+        return buffer.clone() if copies else buffer, None, None
+
+
+def sum_into_one_buffer(x, group=None):
+    return _SumIntoOneBuffer.apply(x, group, False)
+
+
+def sum_over_one_buffer(x, group=None):
+    return _SumIntoOneBuffer.apply(x, group, True)
