@@ -3,6 +3,7 @@ it is reported."""
 
 import math
 import re
+from dataclasses import replace
 
 import torch
 
@@ -66,7 +67,7 @@ class Judgement:
     # -- pairs
 
     def _judge_pairs(self):
-        found, right_for = [], {}
+        found, right_for, within = [], {}, []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
             return
@@ -77,14 +78,18 @@ class Judgement:
                 right_for.setdefault(x, []).append(objectives(pair))
                 if not pair.wrong():
                     self._add_right(pair, x, names)
+                    within.append((pair, x, names))
                     continue
                 found.append(self._finding(pair, x, names))
         if found and self._ranks > 1:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
+        ties = [] if found else self._ties()
+        if ties:
+            merged = _merged(self._named_ties(within))
         self.paired = len(merged)
-        self.findings += merged + ([] if found else self._ties())
+        self.findings += merged or ties
 
     def _of_the_whole(self):
         d = self.derivative
@@ -159,12 +164,16 @@ class Judgement:
             return [[matrix[rows[r], columns[k]] for k in ranks] for r in ranks]
 
         d = self.derivative
-        low, high = d.low.T.clone(), d.high.T.clone()
-        low[d.open.T], high[d.open.T] = -math.inf, math.inf
-        right, has_kinks = grid(d.matrix.T), bool((high > low).any())
-        return Pair(right, grid(self._backward.matrix), grid(self._room_of_all),
-                    self._identities(inputs, outputs, right), grid(low) if has_kinks else None,
-                    grid(high) if has_kinks else None, self._zero_rows(inputs, rows),
+        # What is not judged has no part in what the mistake is called either.
+        right, measured = grid(d.matrix.T.masked_fill(d.open.T, 0)), grid(
+            self._backward.matrix.masked_fill(d.open.T, 0))
+        low, high = grid(d.low.T.masked_fill(d.open.T, 0)), grid(d.high.T.masked_fill(d.open.T, 0))
+        has_kinks = any(bool((h > l).any()) for r in ranks for h, l in zip(high[r], low[r]))
+        if has_kinks:
+            right = [_likely(right[r], measured[r], low[r], high[r]) for r in ranks]
+        return Pair(right, measured, grid(self._room_of_all),
+                    self._identities(inputs, outputs, right), low if has_kinks else None,
+                    high if has_kinks else None, self._zero_rows(inputs, rows),
                     self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])
 
     def _identities(self, inputs, outputs, right):
@@ -242,8 +251,8 @@ class Judgement:
     def _ties(self):
         """Elements with a kink each whose shares do not add up to the slope as they move
         together."""
-        for columns, slopes, errors in self.derivative.together:
-            gradient = self._backward.matrix[columns].sum(0)
+        for columns, shares, slopes, errors in self.derivative.together:
+            gradient = shares @ self._backward.matrix[columns]
             room = errors + self._room_of_all[columns].amax(0) + self._rtol * gradient.abs()
             off = ((gradient - slopes).abs() > room) & slopes.isfinite()
             if not bool(off.any()):
@@ -253,8 +262,17 @@ class Judgement:
             text = ("where values are equal or the function has another kink, the shares of"
                     f" {len(columns)} elements add up to {float(gradient[b]):.6g}; moved together"
                     f" they change the output by {float(slopes[b]):.6g}")
-            return [Finding("tie", text, ranks=ranks, dtype=self.dtype)]
+            missing = bool((self._backward.matrix[columns][:, off].abs() <= room[off]).all())
+            return [Finding("no-gradient" if missing else "tie", text, ranks=ranks,
+                            dtype=self.dtype)]
         return []
+
+    def _named_ties(self, pairs):
+        """Findings, where shares that do not add up have the name of a mistake: other ranks' were
+        dropped, say."""
+        likely = [(replace(pair, low=None, high=None), x, names) for pair, x, names in pairs]
+        return [self._finding(pair, x, names) for pair, x, names in likely
+                if pair.wrong() and mistake_in(pair).name != "other-backward"]
 
     def _ranks_of(self, coordinates):
         return sorted({rank for (rank, _), span in self._inputs.ranges.items()
@@ -314,6 +332,22 @@ class Judgement:
         size = self._backward.matrix.abs() @ sample.cotangent.abs()
         return bool(((sample.gradient - self._backward.matrix @ sample.cotangent).abs()
                      <= share * size).all())
+
+
+def _likely(right, measured, low, high):
+    """Blocks of a rank's right gradients. At a kink that is what it has of one of the ranks with
+    such an output, as far as that may be, or of all alike they would be called another's."""
+    found = []
+    for block, least, most in zip(right, low, high):
+        best = torch.zeros_like(block)
+        for other, l, h in zip(measured, low, high):
+            if other.shape == block.shape:
+                alike = torch.isclose(least, l, 1e-6) & torch.isclose(most, h, 1e-6)
+                other = torch.minimum(torch.maximum(other.nan_to_num(), least), most)
+                best = torch.where(alike & (other.abs() > best.abs()), other, best)
+        best = torch.minimum(torch.maximum(best, least), most)
+        found.append(torch.where(most > least, best, block))
+    return found
 
 
 def _right_for(by_input):

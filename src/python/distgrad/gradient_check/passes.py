@@ -1,12 +1,13 @@
 """What is tried, in which order and dtypes, and with how many directions."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Optional
 
 import torch
 
 from ..words import ranks_text
-from . import backward, forward
+from . import backward, forward, nearby
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of
 from .report import Finding, GradcheckReport
@@ -17,6 +18,7 @@ _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tri
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
 _NARROW = 1e-12  # the eps of float64 is less, that of others more
+_MOST_NAMED = 4  # elements
 _BLIND = 0.2  # of the largest derivative: by so much differences must not be off
 
 
@@ -167,7 +169,7 @@ class Check:
         returned = self._dtypes[dtype]
         computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
-                                       _same_elements(inputs), computed)
+                                       _same_elements(inputs), self._ties(inputs), computed)
         is_new = derivative is None
         derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
@@ -266,6 +268,26 @@ class Check:
         return torch.where(flat.isfinite() & (flat > 0), flat,
                            torch.ones_like(flat)).log2().ceil().exp2()
 
+    def _ties(self, inputs):
+        """Of elements that are equally large; a reduction of them may change from one to the
+        other."""
+        alike, values = {}, self._values()
+        names = list(dict.fromkeys(name for _, name in inputs.ranges))
+        most = max((len(t.shape) for tensors in inputs.tensors for t in tensors), default=0)
+        for rank, tensors in enumerate(inputs.tensors):
+            for t in tensors:
+                if inputs.kind != "elements" or (rank, t.name) not in values:
+                    continue
+                span, found = inputs.ranges[rank, t.name], values[rank, t.name].tolist()
+                indices = product(*map(range, t.shape))
+                for c, value, index in zip(range(span.start, span.stop), found, indices):
+                    place = [names.index(t.name), rank, *index, *[0] * (most - len(index))]
+                    alike.setdefault(abs(value), []).append((c, -1.0 if value < 0 else 1.0, place))
+        return [nearby.Tie(list(columns), torch.tensor(signs, dtype=torch.float64),
+                           torch.tensor(places))
+                for columns, signs, places in (zip(*found) for found in alike.values()
+                                               if len(found) > 1)]
+
     def _values(self):
         return {(rank, i["name"]): i["values"] for rank, on_rank in enumerate(self._inputs)
                 for i in on_rank if i["values"] is not None}
@@ -321,19 +343,43 @@ class Check:
 
     def _add_open(self, report, derivative):
         """What could not be judged."""
-        kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
+        kinks, jumps = int(derivative.kinks().sum()), derivative.jumps
+        unknown = derivative.open if jumps is None else derivative.open & ~jumps
+        unknown = float(unknown.double().mean())
         if kinks:
             self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has"
-                       " a kink at these inputs: there any gradient between the slopes of both"
-                       " sides counts as right.")
+                       " a kink at these inputs, or a tie: there any gradient between the slopes"
+                       " beside them counts as right.")
         if unknown:
             self._note(f"{unknown:.0%} of the derivatives could not be found by differences (a"
                        " jump, or noise): not judged.")
+        if jumps is not None and bool(jumps.any()):
+            self._note(f"The function jumps at these inputs{self._moving(jumps.any(0))}, where it"
+                       " has no derivative: not judged. Take inputs at which it does not.")
+            if report.verdict == "right":
+                report.verdict, report.formulas = "undecided", {}
         if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
             self._note("The forward is too noisy, jumps, or is as good as constant here: its"
                        " derivative is not known well enough to judge.")
+
+    def _moving(self, columns):
+        """Of these coordinates the elements, and on which ranks."""
+        if self._session.inputs.kind != "elements":
+            return ""
+        ranks_of = {}
+        for (rank, name), span in self._session.inputs.ranges.items():
+            shape = next(t.shape for t in self._session.inputs.tensors[rank] if t.name == name)
+            for i, index in enumerate(product(*map(range, shape))):
+                if bool(columns[span.start + i]):
+                    ranks_of.setdefault(f"{name}{list(index) if shape else ''}", []).append(rank)
+        elements_of = {}
+        for element, ranks in ranks_of.items():
+            elements_of.setdefault(tuple(ranks), []).append(element)
+        told = [f"{', '.join(some[:_MOST_NAMED])}{', ...' * (len(some) > _MOST_NAMED)} on"
+                f" {ranks_text(ranks)}" for ranks, some in elements_of.items()]
+        return f" in {'; '.join(told)}"
 
     def _note(self, text):
         if text not in self.notes:

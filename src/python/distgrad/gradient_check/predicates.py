@@ -383,8 +383,10 @@ def _outputs_alike(pair):
 
 def _has_others_elements(pair):
     """Whether the outputs have elements that only other ranks' inputs go to."""
-    return any(bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any())
-               and not pair.right_is_zero(r, r) for r in range(pair.ranks))
+    n = range(pair.ranks)
+    reached = [[(pair.right[r][k].abs() > pair.room[r][k]).any(0) for k in n] for r in n]
+    return any(bool((~reached[k][k] & reached[r][k]).any()) and bool(reached[k][k].any())
+               for r in n for k in n)
 
 
 def _rest_is_right(pair, needed):

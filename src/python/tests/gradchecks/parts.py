@@ -103,6 +103,7 @@ class Case:
     function: Callable
     inputs: Callable = matrix
     finding: str = None
+    verdict: str = "right"  # where there is no finding
     measured: tuple = None
     right: tuple = None
     right_for: str = None  # words of the line on other objectives, or NOTHING

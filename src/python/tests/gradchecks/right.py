@@ -189,6 +189,48 @@ def twos():
     return torch.tensor([[1.0, 1.0, 2.0]], dtype=torch.float64, requires_grad=True)
 
 
+def in_order(x):
+    return right_sum(x.sort(-1).values)
+
+
+def of_ranks(x):
+    """Of equal values one that lies between, the second of four, and the two largest."""
+    return (right_sum(x.median()), right_sum(x.kthvalue(2, -1).values),
+            right_sum(x.topk(2, -1).values))
+
+
+def even_shares(g, x):
+    ties = (x == x.median()).to(x.dtype)
+    return reduced(g) * ties / ties.sum()
+
+
+def largest_two(x):
+    """Of equally large ones it depends on the order which are kept: at zeros that makes a kink,
+    else a jump."""
+    kept = x.abs().topk(2, -1).indices
+    return right_sum(torch.zeros_like(x).scatter(-1, kept, x.gather(-1, kept)))
+
+
+def above_one(x):
+    return right_sum(torch.where(x > 1, x, torch.zeros_like(x)))
+
+
+def only_the_largest(x):
+    return right_sum(x * nn.functional.one_hot(x.argmax(-1), x.shape[-1]))
+
+
+def loss_of_steps(x):
+    return right_sum(((x > 1).to(x.dtype) * x.sin()).sum())
+
+
+def rows(*values):
+    return lambda: torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def equal_in_rows():
+    return rows([1.0, 1, 1, 2], [3, 3, 1, 3])()
+
+
 def ignores_some(x, unused, only_on_root):
     y = right_sum(x)
     return y + only_on_root.sum() if me() == 0 else y
@@ -405,6 +447,21 @@ CASES = [
     Case("at the kink", at_the_kink, around_zero, words=("a kink",)),
     Case("at the upper kink", at_the_upper_kink, twos, words=("a kink",)),
     Case("min with a tie of three", right_min, lambda: negative(tied), words=("a kink",)),
+    Case("sorted, with equal values", in_order, equal_in_rows, words=("or a tie",)),
+    Case("sorted, all equal", in_order, rows([2.0, 2, 2, 2])),
+    Case("of equal values, by their ranks", of_ranks, equal_in_rows),
+    Case("of zeros, by their ranks", of_ranks, rows([0.0, 0, 0, 0, 0])),
+    Case("a median whose ties share", function(lambda x: reduced(x.median()), even_shares),
+         equal_in_rows),
+    Case("the largest two of zeros", largest_two, rows([0.0, 0, 0, 2], [1, 3, -4, 7])),
+    Case("the largest two of equal ones", largest_two, rows([1.0, -1, 1, 2]), verdict="undecided",
+         words=("jumps at these inputs in x[0, 0], x[0, 1], x[0, 2] on ranks 0, 1, 2, 3,",)),
+    Case("a threshold at an input", above_one, rows([1.0, 0.5, 2, 3]), verdict="undecided",
+         words=("jumps at these inputs in x[0, 0] on ranks 0, 1, 2, 3,",)),
+    Case("only the largest, of two", only_the_largest, rows([2.0, 2, 1]), verdict="undecided",
+         words=("not judged on 4 ranks", "in x[0, 0], x[0, 1] on")),
+    Case("a loss that jumps", loss_of_steps, rows([1.0, 0.5, 2, 1]), verdict="undecided",
+         words=("in x[0, 0], x[0, 3] on",)),
     Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),

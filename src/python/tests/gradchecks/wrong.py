@@ -150,7 +150,63 @@ def capped_twice(x):
                     lambda g, x: reduced(g) * ((x < 1).to(x.dtype) + 2 * (x == 1)))(x)
 
 
+def median_in_full(g, x):
+    return reduced(g) * (x == x.median())
+
+
+def median_twice(g, x):
+    """Two times, to one of those that are equal."""
+    first = (x == x.median()).reshape(-1).nonzero()[0]
+    return (2 * reduced(g) * torch.nn.functional.one_hot(first, x.numel())).reshape(x.shape)
+
+
+def medians(x):
+    return reduced(x.median())
+
+
+def sorted_values(x):
+    return reduced(x.sort(-1).values)
+
+
+def in_full(g, x):
+    """Each of those that are equal gets all that goes to any of them."""
+    return torch.einsum("ab,abc->ac", reduced(g),
+                        (x.sort(-1).values[..., None] == x[:, None]).to(x.dtype))
+
+
+def twice_in_order(g, x):
+    return 2 * torch.zeros_like(x).scatter(-1, x.sort(-1).indices, reduced(g))
+
+
+def above_one(x):
+    return torch.where(x > 1, x, torch.zeros_like(x))
+
+
+def masked(x):
+    return above_one(x) + 3 * x.flip(0)
+
+
+identity = function(reduced, lambda g, x: g.clone())
+twice = function(reduced, lambda g, x: 2 * reduced(g))
+at_one = right.rows([1.0, 0.5, 2, 3])
+
 OTHERS = [
+    Case("median: ties in full", function(medians, median_in_full), right.equal_in_rows, "tie",
+         words=("add up to 16", "change the output by 4")),
+    Case("median: one of a tie twice", function(medians, median_twice), right.equal_in_rows, "tie"),
+    Case("median: nothing to a tie", function(medians, lambda g, x: torch.zeros_like(x)),
+         right.equal_in_rows, "no-gradient"),
+    Case("median: identity", lambda x: identity(x.median()), right.equal_in_rows,
+         "identity-backward"),
+    Case("sort: ties in full", function(sorted_values, in_full), right.equal_in_rows, "tie"),
+    Case("sort: twice", function(sorted_values, twice_in_order), right.equal_in_rows, "scaled",
+         words=("2 times the right one",)),
+    Case("sort: all equal, identity", lambda x: identity(x.sort(-1).values),
+         right.rows([2.0, 2, 2]), "identity-backward"),
+    Case("a threshold at an input: identity", lambda x: identity(above_one(x)), at_one,
+         "identity-backward", words=("jumps at these inputs in x[0, 0] on",)),
+    Case("a threshold at an input: twice", lambda x: twice(masked(x)), at_one, "scaled",
+         words=("2 times the right one",)),
     Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER,
          words=("does not require grad",)),
     Case("detached", plain_all_gather, matrix, "no-gradient", ("x̄_r = 0",), GATHER,
