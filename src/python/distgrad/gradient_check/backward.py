@@ -69,7 +69,7 @@ class Measurement:
 
     def scatter(self, found, share):
         """By element of the matrix, how far it moves where the inputs are off by roundings of this
-        relative size."""
+        relative size, and all that is made of them by roundings."""
         units = torch.eye(self._columns, dtype=torch.float64)
         apart = torch.zeros_like(found.matrix)
         for nudge in (share, -share):

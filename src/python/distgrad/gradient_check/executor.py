@@ -15,6 +15,7 @@ from typing import Optional
 import torch
 
 from ..ranks.long_text import cut
+from ..ranks.rounding import Shaking
 from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import Held
@@ -59,7 +60,7 @@ class Probe:
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
         elements of a cotangent are its first coefficient; output: the only one that takes part.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
-        (0: not)."""
+        (0: not), and all that is made of them moved by roundings, too."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -156,7 +157,8 @@ class Executor:
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
             self._doing = probe.doing
-            seen = self._backward(self._runs_for(probe), probe)
+            with self._shaking(probe):
+                seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
             # As numbers: tensors are slow to pickle one by one.
@@ -195,6 +197,10 @@ class Executor:
             other = self._forward(self._elsewhere())
             self._backward([other], Probe(probe.coefficients.flip(0)))
         return [run]
+
+    def _shaking(self, probe):
+        return (Shaking(2 * self._team.rank + (probe.nudge > 0)) if probe.nudge
+                else contextlib.nullcontext())
 
     def _nudges(self, share):
         return [torch.where(torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0,

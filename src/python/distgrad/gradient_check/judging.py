@@ -31,13 +31,14 @@ _OBJECTIVES = {
 class Judgement:
     """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured;
     rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
-    elements, where known; scatter: how far roundings of the inputs move the elements of the
-    measured map, where that was looked at."""
+    elements, where known; scatter: how far roundings move the elements of the measured map, where
+    that was looked at; is_known: whether the derivative is that of a wider dtype."""
 
-    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None):
+    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
+                 is_known=False):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
-        self._rtol, self._values, self._scatter = rtol, values, scatter
+        self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.paired = 0  # findings that are about pairs of an input and an output
         self._ranks = len(inputs.tensors)
@@ -194,8 +195,9 @@ class Judgement:
         room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
             apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
-            room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart,
-                                                                                        largest / 8)
+            # Where nothing else tells that the backward is right, no more than half of it
+            most = apart if self._is_known else torch.minimum(apart, largest / 8)
+            room = torch.maximum(room, self._rtol * largest) + _SCATTER * most
         return room
 
     def _right_sizes(self):

@@ -180,7 +180,7 @@ class Check:
 
         def judge(scatter=None, of=derivative):
             return Judgement(inputs, outputs, of, measured, rtol, self._values(), name,
-                             scatter).run()
+                             scatter, not is_new).run()
 
         judgement, scatter = judge(), None
         given = self._as_given(judgement.roundings)
@@ -195,9 +195,10 @@ class Check:
             # than roundings move it?
             scatter = measurement.scatter(measured, rounding)
             judgement = judge(scatter)
-            self._note(f"In {name} roundings of the inputs move gradients by up to"
-                       f" {_share(scatter, measured.matrix):.1%} of the largest: the backward was"
-                       " held to a few times that.")
+            share = _share(scatter, measured.matrix)
+            self._note(f"In {name} roundings on the way move gradients by up to {share:.1%} of the"
+                       " largest: the backward was held to a few times that." if share < 1 else
+                       f"In {name} roundings on the way are more than what is left of gradients.")
         if _may_be_by_constants(judgement, kind) and not self._session.broken_by:
             if is_new:
                 self._hold(forwards)

@@ -103,7 +103,6 @@ class Case:
     function: Callable
     inputs: Callable = matrix
     finding: str = None
-    verdict: str = "right"  # where there is no finding
     measured: tuple = None
     right: tuple = None
     right_for: str = None  # words of the line on other objectives, or NOTHING
@@ -114,3 +113,4 @@ class Case:
     may_raise: bool = False  # in backward, on all ranks, where this torch has none
     makes: bool = False  # `function` makes the function
     breaks: bool = False  # leaves its group unusable
+    verdict: str = "right"  # where there is no finding

@@ -356,6 +356,15 @@ def sure_scores():
     return torch.tensor([[2.0, 0.1, -1.0]], dtype=torch.float64, requires_grad=True)
 
 
+def log_of_softmax(x):
+    """In bfloat16 the softmax is 1, and nothing is left of its derivative."""
+    return right_sum(-torch.softmax(30 * x, -1)[:, 0].log())
+
+
+def scores(dtype):
+    return lambda: torch.tensor([[0.5, 0.1, -1.0]], dtype=dtype, requires_grad=True)
+
+
 def low_rank(x, a, b):
     """LoRA: b is 0 at first, and so is the output."""
     return right_sum(x @ a @ b)
@@ -494,12 +503,18 @@ CASES = [
     Case("float32 in the backward of bfloat16", summed_in_float32, bfloat16, right=SUM,
          words=("the inputs have no more digits",)),
     Case("a small variance in bfloat16", normalised, small_variance,
-         words=("roundings of the inputs move gradients",)),
+         words=("roundings on the way move gradients",)),
     Case("float32 in float16", scaled_in_float32, lambda: matrix(dtype=torch.float16)),
     Case("saturated in bfloat16", saturated, lambda: matrix(dtype=torch.bfloat16)),
     Case("an output of 0", low_rank, fresh_low_rank, words=("for every cotangent",)),
     Case("sure of a softmax", sure, lambda: (sure_scores(), matrix(1, 3))),
     Case("sure of a loss", sure_loss, sure_scores, ranks=(2,)),
+    Case("sure of a softmax in float32", lambda x: right_sum(torch.softmax(60 * x, -1)),
+         scores(torch.float32), ranks=(2,)),
+    Case("sure of a loss in float32", sure_loss, scores(torch.float32), ranks=(2,),
+         words=("roundings on the way are more",)),
+    Case("sure of a loss in bfloat16", sure_loss, scores(torch.bfloat16), ranks=(2,)),
+    Case("log of a softmax in bfloat16", log_of_softmax, scores(torch.bfloat16), ranks=(2,)),
     Case("large", lambda x: right_sum(x.sin()), lambda: matrix(20, 30), options=LARGE,
          words=("16 random cotangents",)),
     Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30),

@@ -511,6 +511,12 @@ MORE = [
          lambda: (right.sure_scores(), matrix(1, 3)), "other-backward"),
     Case("sure of a softmax, and identity", sure_and_identity,
          lambda: (right.sure_scores(), matrix(1, 3)), "identity-backward"),
+    Case("sure of a loss in float32, twice", lambda x: twice(torch.nn.functional.cross_entropy(
+        60 * x, torch.tensor([0]))), right.scores(torch.float32), "scaled"),
+    Case("sure of a softmax in float32, and identity there alone",
+         lambda x, w: function(reduced, in_float32)(torch.softmax(60 * x, -1) + w),
+         lambda: (right.scores(torch.float32)(), matrix(1, 3, torch.float32)), "identity-backward",
+         words=("y -> w", "in float32")),
     Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward",
          ("x̄_r = ȳ_r",), SUM, options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
