@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.gradient_check.blocks import Pair, as_fraction, coefficient  # noqa: E402
 from distgrad.gradient_check.formulas import Names, bar, bases_of, formula  # noqa: E402
-from distgrad.gradient_check.predicates import mistake_in, objectives  # noqa: E402
+from distgrad.gradient_check.predicates import (exchanged_on, mistake_in,  # noqa: E402
+                                                objectives)
 
 M = 3  # elements
 EYE = torch.eye(M, dtype=torch.float64)
@@ -215,6 +216,14 @@ class Predicates(unittest.TestCase):
         self.assert_found("missing-reduction", of(lambda r, k: k <= r), [0, 1, 2],
                           "some ranks lack")
         self.assert_found("missing-reduction", of(lambda r, k: k != r), words="lacks its own")
+
+    def test_cotangents_that_are_exchanged(self):
+        of_x = pair(ones(3), grid(3, lambda r, k: (r == 1) == (k == 1)))
+        of_z = pair(grid(3, lambda r, k: 0), grid(3, lambda r, k: (r == 1) != (k == 1)))
+        self.assertEqual(exchanged_on(of_x, of_z), [1])
+        self.assertIsNone(exchanged_on(of_z, of_x))
+        self.assertIsNone(exchanged_on(of_x, pair(grid(3, lambda r, k: 0), ones(3))))
+        self.assertIsNone(exchanged_on(pair(ones(3), ones(3)), of_z))
 
     def test_two_ranks(self):
         """Where several predicates hold, the one that says most is reported."""

@@ -58,7 +58,8 @@ class Probe:
         forward and backward came between), "together" (one backward for two calls, the other with
         reversed coefficients; the sum of both gradients).
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
-        elements of a cotangent are its first coefficient; output: the only one that takes part.
+        elements of a cotangent are its first coefficient; output: the only one that takes part;
+        absent: the one that does not on rank `only`.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
         (0: not), and all that is made of them moved by roundings, too."""
 
@@ -68,6 +69,7 @@ class Probe:
     only: Optional[int] = None
     constant: bool = False
     output: Optional[str] = None
+    absent: Optional[str] = None
     nudge: float = 0.0
     doing: str = "backward"
 
@@ -123,7 +125,7 @@ class Executor:
         start = time.monotonic()
         self._forward()  # the first may have connected or compiled something
         yield {"seconds": time.monotonic() - start,
-               "outputs": [_described_output(o) for o in run.outputs],
+               "outputs": [_described_output(o, run.outputs) for o in run.outputs],
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
     def move(self, coordinates, moves):
@@ -240,7 +242,8 @@ class Executor:
         return [(output, known.get(output.name)) for output in run.differentiable()]
 
     def _cotangent(self, output, value, probe):
-        if probe.output is not None and output.name != probe.output:
+        is_absent = output.name == probe.absent and probe.only == self._team.rank
+        if is_absent or probe.output not in (None, output.name):
             return None
         y = output.tensor
         if probe.constant and y.numel():
@@ -303,10 +306,11 @@ def _described_input(leaf):
             "values": values if len(values) <= _MOST_VALUES else None}
 
 
-def _described_output(output):
+def _described_output(output, outputs):
     y = output.tensor
+    beside = y.requires_grad and sum(o.tensor.grad_fn is y.grad_fn for o in outputs) > 1
     return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype,
-            "requires_grad": y.requires_grad}
+            "requires_grad": y.requires_grad, "has_beside": beside}
 
 
 def _failure(error, index, doing):

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import torch
 
+from ..words import ranks_text
 from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
-from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, mistake_in, objectives,
-                         roundings_of)
+from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exchanged_on,
+                         mistake_in, objectives, roundings_of)
 from .report import Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
@@ -68,7 +69,7 @@ class Judgement:
     # -- pairs
 
     def _judge_pairs(self):
-        found, right_for, within = [], {}, []
+        right_for, within, wrong = {}, [], []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
             return
@@ -81,7 +82,9 @@ class Judgement:
                     self._add_right(pair, x, names)
                     within.append((pair, x, names))
                     continue
-                found.append(self._finding(pair, x, names))
+                wrong.append((pair, x, names))
+        exchanged = self._exchanged(wrong)
+        found = [self._finding(*each, exchanged.get(i)) for i, each in enumerate(wrong)]
         if found and self._ranks > 1:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
@@ -107,8 +110,23 @@ class Judgement:
             self.formulas[f"{names.output}, {x}"] = right[0]
             self.legends += [right[1]] if right[1] and right[1] not in self.legends else []
 
-    def _finding(self, pair, x, names):
-        first = mistake_in(pair)
+    @staticmethod
+    def _exchanged(wrong):
+        """{index of two outputs' pairs with one input: the Mistake that they are together}."""
+        mistakes = {}
+        for i, (pair, x, names) in enumerate(wrong):
+            for j, (other, z, others) in enumerate(wrong):
+                ranks = exchanged_on(pair, other) if i != j and x == z else None
+                if ranks:
+                    both = sorted([names.output, others.output])
+                    text = (f"on {ranks_text(ranks)} the cotangents of {both[0]} and {both[1]} are"
+                            " exchanged, as where the backward enters the collectives in another"
+                            " order there than on the other ranks")
+                    mistakes[i] = mistakes[j] = Mistake("other-backward", text, tuple(ranks))
+        return mistakes
+
+    def _finding(self, pair, x, names, known=None):
+        first = known or mistake_in(pair)
         if self._is_only_at_kinks(pair):
             first = Mistake("tie",
                             "where the function has a kink (equal values, a zero) the gradient is"

@@ -115,6 +115,8 @@ class Check:
         self._note_structures(by_rank)
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
+        self._beside = {name for name in self._differentiable if all(
+            o["has_beside"] for outputs in by_rank for o in outputs if o["name"] == name)}
         return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged]
                 for outputs in by_rank]
 
@@ -203,7 +205,11 @@ class Check:
             if is_new:
                 self._hold(forwards)
             held = judge(scatter, self._held) if self._held else judgement
-            judgement = judgement if held.findings else held
+            if not held.findings or not _is_unnamed(held):
+                judgement = held
+                if held.findings:
+                    self._note(f"What is detached at {', '.join(self._constants)} was taken for a"
+                               " constant: the findings are what is wrong besides.")
         self._show_measured(kind, judgement, inputs, outputs, derivative, measured)
         return judgement, derivative
 
@@ -220,7 +226,8 @@ class Check:
         inputs, outputs = self._session.inputs, self._session.outputs
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]
-        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
+        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
+                                           self._beside, rtol)
         return measurement, measurement.run(others=is_first), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
@@ -394,8 +401,11 @@ class Check:
 def _may_be_by_constants(judgement, kind):
     """Not where it has the name of a mistake: other ranks' parts that are gathered without a
     gradient are detached, too."""
-    return kind != "whole" and bool(judgement.findings) and all(
-        finding.name == "other-backward" for finding in judgement.findings)
+    return kind != "whole" and bool(judgement.findings) and _is_unnamed(judgement)
+
+
+def _is_unnamed(judgement):
+    return all(finding.name == "other-backward" for finding in judgement.findings)
 
 
 def _relative_error(derivative):

@@ -48,6 +48,22 @@ def roundings_of(dtype):
 # ---- the rows of the table
 
 
+def exchanged_on(pair, other):
+    """The ranks on which this output's cotangents were taken for the other's, of the same input, as
+    where these ranks enter the collectives in another order; None where that is not so."""
+    if pair.ranks < 2 or _same_shapes(pair, True) != _same_shapes(other, True):
+        return None
+    apart = [k for k in range(pair.ranks) if not pair.is_right(0, k)]
+    for r, k in pair.pairs():
+        if (r in apart) == (k in apart):
+            same = pair.is_right(r, k) and other.is_right(r, k)
+        else:
+            same = pair.is_zero(r, k) and other.equals(r, k, pair.right[r][k])
+        if not same or not other.right_is_zero(r, k) or pair.right_is_zero(r, k):
+            return None
+    return min(apart, [k for k in range(pair.ranks) if k not in apart], key=len)
+
+
 def no_gradient(pair) -> Optional[Mistake]:
     """Zero on some ranks where the right one is not, and right on the others."""
     ranks = _wrong_rows(pair)

@@ -270,6 +270,30 @@ def dropout(x):
     return right_sum(nn.functional.dropout(x, 0.5))
 
 
+class TwoOfOne(torch.autograd.Function):
+    """None for an output that is in no loss; that may be so on one rank."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return reduced(x), 2 * reduced(x)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        known = a if b is None else b
+        a, b = (torch.zeros_like(known) if g is None else g for g in (a, b))
+        return reduced(a + 2 * b)
+
+
+def two_sums(x):
+    """An output that one rank leaves out would let the others wait, as with any two sums."""
+    return right_sum(x), right_sum(2 * x)
+
+
+def straight_through(x):
+    return right_sum(x + (x.round() - x).detach())
+
+
 def detached_beside(x):
     y = right_sum(x)
     return y, y.detach().mean()
@@ -475,6 +499,9 @@ CASES = [
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),
     Case("dropout", dropout, lambda: matrix(3, 3)),
+    Case("two outputs of one function", TwoOfOne.apply, matrix),
+    Case("two sums", two_sums, matrix, options={"timeout_s": 5}),
+    Case("straight through", straight_through, matrix, words=DETACHED),
     Case("a detached output beside", detached_beside, matrix,
          words=("y1 does not require grad on ranks 0, 1, 2, 3: it was not checked",)),
     Case("closes over a tensor", closes_over, matrix, words=("are no inputs",)),

@@ -320,6 +320,41 @@ class OnBothCotangents(torch.autograd.Function):
         return result
 
 
+class InAnotherOrder(torch.autograd.Function):
+    """Rank 0 enters the collectives in another order in backward."""
+
+    @staticmethod
+    def forward(ctx, x, z):
+        return reduced(x), reduced(z)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        if me() == 0:
+            b = reduced(b)
+            return reduced(a), b
+        a = reduced(a)
+        return a, reduced(b)
+
+
+class OfBothOrTheFirst(torch.autograd.Function):
+    """Forgets the second output where it is the only one with a cotangent, or lacks one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return reduced(x), 2 * reduced(x)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        known = a if b is None else b
+        sums = [reduced(torch.zeros_like(known) if g is None else g) for g in (a, b)]
+        return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
+
+
+def straight_through(x):
+    return x + (x.round() - x).detach()
+
+
 def needs_contiguous(g, x):
     if not g.is_contiguous():
         raise ValueError("tensors must be contiguous")
@@ -346,6 +381,11 @@ BEHAVIOURS = [
              alone=False),
     Case("in place on both cotangents", OnBothCotangents.apply, matrix, "stale-or-aliased",
          words=("writes to the cotangent that it is given.",)),
+    Case("collectives in another order on rank 0", InAnotherOrder.apply,
+         lambda: (matrix(2, 3), matrix(3, 2)), "other-backward", alone=False,
+         words=("On rank 0 the cotangents of y0 and y1 are exchanged",)),
+    Case("an output that rank 0 leaves out", OfBothOrTheFirst.apply, matrix, "other-backward",
+         alone=False, words=("Where y0 has no part in rank 0's loss the gradient is another one",)),
     behaving("order of memory", in_memory_order, "contiguity", "transposed"),
     behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous",
              breaks=True),
@@ -455,6 +495,10 @@ MORE = [
     Case("codes that are detached, beside a wrong sum", codes_beside_a_sum, matrix,
          "other-backward"),
     Case("gathered under no_grad", gathered_under_no_grad, matrix, "identity-backward"),
+    Case("straight through, and identity", lambda x: identity(straight_through(x)), matrix,
+         "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("detached at wrong.py:",)),
+    Case("straight through, and twice", lambda x: twice(straight_through(x)), matrix, "scaled",
+         ("x̄_r = 2 Σ_k ȳ_k",), SUM, words=("detached at wrong.py:",)),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
     Case("Megatron's layer", lambda x, a, b: layer(x, a, b, megatrons_copy), of_layer,
