@@ -290,6 +290,8 @@ class Predicates(unittest.TestCase):
         self.assert_found("other-backward", pair(right, rounded, by_element=False))
         in_parts = grid(3, lambda r, k: right[r][k] * (1 + (numbers() - 0.5) / 2**23))
         self.assert_found("precision", pair(right, in_parts), words="float32")
+        of_a_constant = grid(3, lambda r, k: right[r][k] * (1 + 2**-25))
+        self.assert_found("precision", pair(right, of_a_constant), words="float32")
 
     def test_a_factor_within_the_room(self):
         """Of a derivative that differences know to a few digits."""

@@ -61,6 +61,7 @@ class Measurement:
         self._move, self._sizes, self._spans = move, sizes, spans
         self._groups, self._ties, self._eps = groups, ties, eps
         self._count = len(sizes)
+        self._depends = torch.tensor(False)
         self._evaluations = 0
 
     def run(self):
@@ -97,7 +98,8 @@ class Measurement:
         # Of an output that is 0 all over it is not known what it is small against.
         error = (4 * eps * (size[:, None] / step[None])).masked_fill((size == 0)[:, None], eps**2)
         self._step, self._least = step, error
-        self._depends = (matrix.abs() > 16 * error) | ~matrix.isfinite()
+        # What changed by small steps does depend, be it that large ones round by more.
+        self._depends = self._depends | (matrix.abs() > 16 * error) | ~matrix.isfinite()
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
         return Derivative(matrix, error, affine, matrix, matrix,
                           torch.zeros_like(matrix, dtype=torch.bool), repeats=bool(same.all()))

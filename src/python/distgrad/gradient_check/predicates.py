@@ -290,8 +290,7 @@ def precision(pair) -> Optional[Mistake]:
     for dtype, share in NARROWER.items() if pair.by_element else ():
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
-        no_factor = dtype == torch.float32 and _one_factor(pair) is None
-        if no_factor or _are_of(dtype, pair.measured):
+        if dtype == torch.float32 or _are_of(dtype, pair.measured):
             return Mistake("precision", roundings_of(dtype), _wrong_rows(pair), dtype)
     return None
 

@@ -337,6 +337,14 @@ def rounds_to_half(x):
     return right_sum(x.half()).to(x.dtype)
 
 
+def product_in_half(x, w):
+    return right_sum(x.half() * w.half()).to(x.dtype)
+
+
+def of_both_signs():
+    return tuple((2 * matrix(low=low).detach() - 2).requires_grad_() for low in (0.0, 0.8))
+
+
 def float32_and_back(x):
     return right_sum(x.float()).to(x.dtype)
 
@@ -495,6 +503,15 @@ CASES = [
          words=("not judged on 4 ranks", "in x[0, 0], x[0, 1] on")),
     Case("a loss that jumps", loss_of_steps, rows([1.0, 0.5, 2, 1]), verdict="undecided",
          words=("in x[0, 0], x[0, 3] on",)),
+    Case("running maxima, with equal values", lambda x: right_sum(x.cummax(-1).values),
+         equal_in_rows),
+    Case("pooled, with equal values", lambda x: right_sum(nn.functional.max_pool1d(x, 2, 1)),
+         equal_in_rows),
+    Case("quantiles of equal values", lambda x: right_sum(x.quantile(0.4, -1)), equal_in_rows),
+    Case("norms of zeros", lambda x: right_sum(x.norm(dim=-1)), rows([0.0, 0, 0], [1, 2, 2])),
+    Case("zeros and ties in float32",
+         lambda x: right_sum(x.sort(-1).values) + right_sum(x.relu()),
+         lambda: torch.tensor([[0.0, 1, 1, 1, 0]], requires_grad=True)),
     Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),
@@ -521,6 +538,8 @@ CASES = [
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
     Case("rounds to half", rounds_to_half, matrix, right=SUM,
          words=("affine within its roundings",)),
+    Case("a product in half", product_in_half, of_both_signs, ranks=(2, 3),
+         words=("The forward computes in",)),
     Case("returns float32", lambda x: right_sum(x.float()), float32, right=SUM,
          words=("The forward returns float32",)),
     Case("float32 and back in bfloat16", float32_and_back, bfloat16, right=SUM,

@@ -178,6 +178,26 @@ def twice_in_order(g, x):
     return 2 * torch.zeros_like(x).scatter(-1, x.sort(-1).indices, reduced(g))
 
 
+def running_maxima(x):
+    return reduced(x.cummax(-1).values)
+
+
+def running_in_full(g, x):
+    """All that have been as large get all of it."""
+    before = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool).tril()
+    is_largest = (x.cummax(-1).values[..., None] == x[:, None]) & before
+    return torch.einsum("ab,abc->ac", reduced(g), is_largest.to(x.dtype))
+
+
+ROWS = torch.tensor([0, 1, 1, 0])
+
+
+def rows_assigned(g, w):
+    result = torch.zeros_like(w)
+    result[ROWS] = g
+    return result
+
+
 def above_one(x):
     return torch.where(x > 1, x, torch.zeros_like(x))
 
@@ -203,6 +223,11 @@ OTHERS = [
          words=("2 times the right one",)),
     Case("sort: all equal, identity", lambda x: identity(x.sort(-1).values),
          right.rows([2.0, 2, 2]), "identity-backward"),
+    Case("running maxima: ties in full", function(running_maxima, running_in_full),
+         right.equal_in_rows, "tie"),
+    Case("an embedding of repeated rows, not added up",
+         function(lambda w: reduced(w[ROWS]), lambda g, w: rows_assigned(reduced(g), w)), matrix,
+         "other-backward"),
     Case("a threshold at an input: identity", lambda x: identity(above_one(x)), at_one,
          "identity-backward", words=("jumps at these inputs in x[0, 0] on",)),
     Case("a threshold at an input: twice", lambda x: twice(masked(x)), at_one, "scaled",
