@@ -280,7 +280,7 @@ class Measurement:
         smooth, found = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN), []
         for i, (group, shares) in enumerate(groups.values()):
             group, shares = list(group), torch.tensor(shares, dtype=torch.float64)
-            known = smooth[:, i] & nearby.are_alike_along(group, shares)
+            known = smooth[:, i] & nearby.are_alike_along(group, shares, slopes.value[:, i])
             found.append((group, shares, slopes.value[:, i].masked_fill(~known, float("nan")),
                           slopes.error[:, i]))
         return found

@@ -91,11 +91,15 @@ class Nearby:
                 self._share(tie.columns, down, up, depends, (self.slopes.abs() > room).any(0))
         return low + down, high + up, (down < 0) | (up > 0)
 
-    def are_alike_along(self, columns, weights):
-        """By output, whether the slope is the same wherever one is beside the inputs."""
+    def are_alike_along(self, columns, weights, slopes):
+        """By output, whether these are the slopes wherever one is beside the inputs. Of a part of
+        a tie that is known only where each of its elements has been in each place."""
+        if any(tie.turns() > self._turns and set(tie.columns) & set(columns) != set(tie.columns)
+               and set(tie.columns) & set(columns) for tie in self._ties):
+            return torch.zeros_like(slopes, dtype=torch.bool)
         along = self.slopes[:, :, columns] @ weights
         size = (self.slopes[:, :, columns].abs() @ weights.abs()).amax(0)
-        return along.amax(0) - along.amin(0) <= _OTHER * size + self._floor[:, columns].sum(1)
+        return (along - slopes).abs().amax(0) <= _OTHER * size + self._floor[:, columns].sum(1)
 
     def _share(self, group, down, up, depends, seen):
         """Of so many that not each has been everywhere: what holds of one may hold of all that the

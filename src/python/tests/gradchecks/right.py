@@ -491,6 +491,8 @@ CASES = [
     Case("sorted, with equal values", in_order, equal_in_rows, words=("or a tie",)),
     Case("sorted, all equal", in_order, rows([2.0, 2, 2, 2])),
     Case("of equal values, by their ranks", of_ranks, equal_in_rows),
+    Case("the median of more zeros than there are orders tried", lambda x: right_sum(x.median()),
+         lambda: torch.zeros(5, 5, dtype=torch.float64, requires_grad=True), ranks=(3,)),
     Case("of zeros, by their ranks", of_ranks, rows([0.0, 0, 0, 0, 0])),
     Case("a median whose ties share", function(lambda x: reduced(x.median()), even_shares),
          equal_in_rows),
