@@ -60,6 +60,17 @@ def without_a_graph_on_rank_1(x):
     return y.detach() if me() == 1 else y
 
 
+class SkipsWhatIsUnused(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return reduced(x), 2 * reduced(x)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        return sum(c * reduced(g) for c, g in ((1, a), (2, b)) if g is not None)
+
+
 _sleep_s = 6
 
 
@@ -113,6 +124,9 @@ BROKEN = {
                            ["y does not require grad on rank 1", "rank 1, was done",
                             "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting"
                             " 2000ms"]),
+    "a collective that one rank skips": (SkipsWhatIsUnused.apply, matrix, {"timeout_s": 2}, "error",
+                                         ["rank 0, was done", "ranks 1, 2, 3, backward where y0 has"
+                                          " no part in rank 0's loss: waited for another rank"]),
 }
 HANGS = (hangs_on_rank_2, matrix, {"timeout_s": 2}, "error",
          ["not done after 2 s, but at", "# here it hangs"])

@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from distgrad.gradient_check.blocks import Pair, as_fraction, coefficient  # noqa: E402
 from distgrad.gradient_check.formulas import Names, bar, bases_of, formula  # noqa: E402
-from distgrad.gradient_check.predicates import mistake_in, objectives  # noqa: E402
+from distgrad.gradient_check.predicates import (exchanged_on, mistake_in,  # noqa: E402
+                                                objectives)
 
 M = 3  # elements
 EYE = torch.eye(M, dtype=torch.float64)
@@ -216,6 +217,14 @@ class Predicates(unittest.TestCase):
                           "some ranks lack")
         self.assert_found("missing-reduction", of(lambda r, k: k != r), words="lacks its own")
 
+    def test_cotangents_that_are_exchanged(self):
+        of_x = pair(ones(3), grid(3, lambda r, k: (r == 1) == (k == 1)))
+        of_z = pair(grid(3, lambda r, k: 0), grid(3, lambda r, k: (r == 1) != (k == 1)))
+        self.assertEqual(exchanged_on(of_x, of_z), [1])
+        self.assertIsNone(exchanged_on(of_z, of_x))
+        self.assertIsNone(exchanged_on(of_x, pair(grid(3, lambda r, k: 0), ones(3))))
+        self.assertIsNone(exchanged_on(pair(ones(3), ones(3)), of_z))
+
     def test_two_ranks(self):
         """Where several predicates hold, the one that says most is reported."""
         self.assert_found("identity-backward", pair(ones(2), [[1, 0], [0, 1]]))
@@ -281,6 +290,8 @@ class Predicates(unittest.TestCase):
         self.assert_found("other-backward", pair(right, rounded, by_element=False))
         in_parts = grid(3, lambda r, k: right[r][k] * (1 + (numbers() - 0.5) / 2**23))
         self.assert_found("precision", pair(right, in_parts), words="float32")
+        of_a_constant = grid(3, lambda r, k: right[r][k] * (1 + 2**-25))
+        self.assert_found("precision", pair(right, of_a_constant), words="float32")
 
     def test_a_factor_within_the_room(self):
         """Of a derivative that differences know to a few digits."""

@@ -13,6 +13,7 @@ and rank 0 judges.
     nested       nested lists, tuples and dicts
     coordinates  the directions in which inputs are moved and cotangents given
     forward      the right map: the derivative of the forward, measured
+    nearby       that of the forward beside inputs where it has kinks, ties or jumps
     backward     the measured map, and whether it is one: linear, the same twice, of any memory
                  layout
     blocks       both maps for one input and one output: blocks [to rank][from rank]

@@ -59,17 +59,18 @@ class Backward:
 class Measurement:
     """probe(probes) -> (values by rank and probe, failures by rank); spans: slices of the input's
     coordinates, by tensor; outputs: [(name, slice of coordinates by rank that has it)] of outputs
-    that take part on all ranks."""
+    that take part on all ranks; beside: names of those that one node of the graph gives with
+    others."""
 
-    def __init__(self, session, columns, spans, outputs, rtol):
+    def __init__(self, session, columns, spans, outputs, beside, rtol):
         self._session, self._columns, self._spans, self._outputs = session, columns, spans, outputs
-        self._rtol = rtol
+        self._beside, self._rtol = beside, rtol
         self._oddities, self._count = {}, 0
         self._generator = torch.Generator().manual_seed(11)
 
     def scatter(self, found, share):
         """By element of the matrix, how far it moves where the inputs are off by roundings of this
-        relative size."""
+        relative size, and all that is made of them by roundings."""
         units = torch.eye(self._columns, dtype=torch.float64)
         apart = torch.zeros_like(found.matrix)
         for nudge in (share, -share):
@@ -144,8 +145,9 @@ class Measurement:
     # -- other graphs, outputs, layouts
 
     def _look_at_others(self, found):
-        """One plan for all of them. The layouts come last: they may raise, and leave the ranks out
-        of step."""
+        """One plan for all of them but the first. The layouts come last: they may raise, and leave
+        the ranks out of step."""
+        self._look_at_absent_ones(found)
         probes = [self._graph_probes(found), self._output_probes(found), self._layout_probes(found)]
         rows, raised = self._tolerant([probe for part in probes for probe in part])
         for part, look in zip(probes,
@@ -188,13 +190,31 @@ class Measurement:
                                 doing=f"backward from {name} alone"))
         return probes
 
+    def _look_at_absent_ones(self, found):
+        """Of the outputs of one node on one rank: it runs on all, as it has the other ones'
+        cotangents, and may leave out a collective there. Then the ranks are out of step, so each is
+        a plan of its own."""
+        for i, (name, slices) in enumerate(self._outputs if found.is_linear else ()):
+            rank = i % self._session.size
+            if name in self._beside and self._session.size > 1:
+                cotangent, where = self._random(), f"where {name} has no part in rank {rank}'s loss"
+                cotangent[slices[rank]] = 0
+                probe = Probe(cotangent, found.graph, absent=name, only=rank,
+                              doing=f"backward {where}")
+                values, _ = self._probe([probe])
+                self._hold_to_matrix(found, probe, self._session.assemble_gradients(values)[0],
+                                     where)
+
     def _look_at_outputs(self, found, probes, rows):
         for probe, row in zip(probes, rows):
-            right = found.matrix @ probe.coefficients
-            if not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
-                self._note("other-backward",
-                           f"where {probe.output} alone has a part in the loss the gradient is"
-                           " another one", rows=_apart(row, right))
+            self._hold_to_matrix(found, probe, row,
+                                 f"where {probe.output} alone has a part in the loss")
+
+    def _hold_to_matrix(self, found, probe, row, where):
+        right = found.matrix @ probe.coefficients
+        if not self._agree(row, right, self._room(found.matrix, probe.coefficients)):
+            self._note("other-backward", f"{where} the gradient is another one",
+                       rows=_apart(row, right))
 
     def _layout_probes(self, found):
         cotangent = self._random()

@@ -15,6 +15,7 @@ from typing import Optional
 import torch
 
 from ..ranks.long_text import cut
+from ..ranks.rounding import Shaking
 from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import Held
@@ -57,9 +58,10 @@ class Probe:
         forward and backward came between), "together" (one backward for two calls, the other with
         reversed coefficients; the sum of both gradients).
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
-        elements of a cotangent are its first coefficient; output: the only one that takes part.
+        elements of a cotangent are its first coefficient; output: the only one that takes part;
+        absent: the one that does not on rank `only`.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
-        (0: not)."""
+        (0: not), and all that is made of them moved by roundings, too."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -67,6 +69,7 @@ class Probe:
     only: Optional[int] = None
     constant: bool = False
     output: Optional[str] = None
+    absent: Optional[str] = None
     nudge: float = 0.0
     doing: str = "backward"
 
@@ -122,7 +125,7 @@ class Executor:
         start = time.monotonic()
         self._forward()  # the first may have connected or compiled something
         yield {"seconds": time.monotonic() - start,
-               "outputs": [_described_output(o) for o in run.outputs],
+               "outputs": [_described_output(o, run.outputs) for o in run.outputs],
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
     def move(self, coordinates, moves):
@@ -156,7 +159,8 @@ class Executor:
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
             self._doing = probe.doing
-            seen = self._backward(self._runs_for(probe), probe)
+            with self._shaking(probe):
+                seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
             # As numbers: tensors are slow to pickle one by one.
@@ -196,6 +200,10 @@ class Executor:
             self._backward([other], Probe(probe.coefficients.flip(0)))
         return [run]
 
+    def _shaking(self, probe):
+        return (Shaking(2 * self._team.rank + (probe.nudge > 0)) if probe.nudge
+                else contextlib.nullcontext())
+
     def _nudges(self, share):
         return [torch.where(torch.arange(leaf.base.numel()).reshape(leaf.base.shape) % 3 == 0,
                             -share, share)
@@ -234,7 +242,8 @@ class Executor:
         return [(output, known.get(output.name)) for output in run.differentiable()]
 
     def _cotangent(self, output, value, probe):
-        if probe.output is not None and output.name != probe.output:
+        is_absent = output.name == probe.absent and probe.only == self._team.rank
+        if is_absent or probe.output not in (None, output.name):
             return None
         y = output.tensor
         if probe.constant and y.numel():
@@ -297,10 +306,11 @@ def _described_input(leaf):
             "values": values if len(values) <= _MOST_VALUES else None}
 
 
-def _described_output(output):
+def _described_output(output, outputs):
     y = output.tensor
+    beside = y.requires_grad and sum(o.tensor.grad_fn is y.grad_fn for o in outputs) > 1
     return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype,
-            "requires_grad": y.requires_grad}
+            "requires_grad": y.requires_grad, "has_beside": beside}
 
 
 def _failure(error, index, doing):

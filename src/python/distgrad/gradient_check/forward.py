@@ -12,6 +12,8 @@ from typing import Optional
 
 import torch
 
+from .nearby import Nearby
+
 _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
 _SUPERPOSITIONS = 4
@@ -39,9 +41,10 @@ class Derivative:
     high: torch.Tensor
     open: torch.Tensor
     evaluations: int = 0
-    # Combinations of input coordinates along which all is smooth, though each of them has a kink:
-    # (coordinates, slopes by output coordinate, errors).
+    # Combinations of input coordinates along which all is smooth, though single ones are not:
+    # (coordinates, their shares, slopes by output coordinate, errors).
     together: list = field(default_factory=list)
+    jumps: Optional[torch.Tensor] = None  # at which elements the function does, where it does
     repeats: bool = True  # whether two runs gave the same
     noise: float = 0.0  # of the outputs, relative to them
     least: Optional[torch.Tensor] = None
@@ -52,12 +55,13 @@ class Derivative:
 
 class Measurement:
     """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor;
-    groups: lists of input coordinates that are the same element on several ranks."""
+    groups: lists of input coordinates that are the same element on several ranks; ties: Ties."""
 
-    def __init__(self, move, sizes, spans, groups, eps):
+    def __init__(self, move, sizes, spans, groups, ties, eps):
         self._move, self._sizes, self._spans = move, sizes, spans
-        self._groups, self._eps = groups, eps
+        self._groups, self._ties, self._eps = groups, ties, eps
         self._count = len(sizes)
+        self._depends = torch.tensor(False)
         self._evaluations = 0
 
     def run(self):
@@ -94,7 +98,8 @@ class Measurement:
         # Of an output that is 0 all over it is not known what it is small against.
         error = (4 * eps * (size[:, None] / step[None])).masked_fill((size == 0)[:, None], eps**2)
         self._step, self._least = step, error
-        self._depends = (matrix.abs() > 16 * error) | ~matrix.isfinite()
+        # What changed by small steps does depend, be it that large ones round by more.
+        self._depends = self._depends | (matrix.abs() > 16 * error) | ~matrix.isfinite()
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
         return Derivative(matrix, error, affine, matrix, matrix,
                           torch.zeros_like(matrix, dtype=torch.bool), repeats=bool(same.all()))
@@ -117,13 +122,31 @@ class Measurement:
             slopes = self._slopes(groups, first, noise)
             if not self._adds_up(slopes, first, noise):
                 slopes = self._slopes([[c] for c in range(self._count)], first, noise)
-        kink = slopes.kinks()
-        slopes.error = torch.where(kink, slopes.floor, slopes.error)
+            slopes.is_rough = self._is_rough(slopes, first, noise)
+        kink, unknown = slopes.kinks(), slopes.is_unsure(_KNOWN)
+        unknown &= ~kink
+        error = torch.where(kink, slopes.floor, slopes.error)
         low = torch.where(kink, torch.minimum(slopes.below, slopes.above), slopes.value)
         high = torch.where(kink, torch.maximum(slopes.below, slopes.above), slopes.value)
-        unknown = ~kink & slopes.is_unsure(_KNOWN)
-        return Derivative(slopes.value, slopes.error, affine, low, high, unknown,
-                          together=self._together(kink, noise))
+        found = Derivative(slopes.value, error, affine, low, high, unknown)
+        if relative < _ROUGH and (slopes.is_rough or bool((kink | unknown).any())):
+            self._look_nearby(found, noise, relative)
+        return found
+
+    def _look_nearby(self, found, noise, relative):
+        nearby = Nearby(self._values, self._base, self._sizes, self._ties, noise, relative)
+        nearby.look()
+        found.low, found.high, others = nearby.widened(found.low, found.high, self._depends)
+        found.jumps = nearby.jumps
+        found.open = found.open | found.jumps
+        # At a kink any would do that lies between; at a jump the differences are no derivative.
+        between = nearby.slopes.nan_to_num(posinf=0, neginf=0).mean(0)
+        elsewhere = others | found.open
+        found.matrix = torch.where(elsewhere, between, found.matrix)
+        found.error = found.error.masked_fill(elsewhere, 0.0)
+        found.low = torch.where(found.open, found.matrix, found.low)
+        found.high = torch.where(found.open, found.matrix, found.high)
+        found.together = self._together((found.high > found.low).any(0), nearby, noise)
 
     def _look_below(self):
         """At a minimum or a cap an output may depend on moves down alone."""
@@ -183,20 +206,29 @@ class Measurement:
         off = (along.value - expected).abs() > 4 * room + _GOOD * largest
         return not bool((off & ~along.is_unsure(_KNOWN)).any())
 
+    def _is_rough(self, slopes, first, noise):
+        """Whether those along random combinations are not the sums: of equal values that change
+        places only as they move together no single one has a kink."""
+        mixes = _superpositions(self._sizes)[:_SUPERPOSITIONS // 2]
+        along = self._along(mixes, first, noise)
+        room = along.error + slopes.error @ mixes.abs().T
+        largest = along.value.abs().nan_to_num().amax() if along.value.numel() else 0.0
+        off = (along.value - slopes.value @ mixes.T).abs() > 4 * room + _GOOD * largest
+        return bool((off | along.is_unsure(_KNOWN)).any())
+
     def _noise(self):
         """By output coordinate: how far a value is off a smooth curve, and its size; from sixth
-        differences along one direction, away from the inputs to one side, as there may be a kink at
-        them. In ninths, which no dtype holds, and at three places: roundings may cancel out at
-        one."""
+        differences along one direction, away from the inputs to one side, as there may be a kink or
+        a jump at them. In ninths, which no dtype holds, and at three places: roundings may cancel
+        out at one."""
         sign = torch.randint(0, 2,
                              (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
-        moves = torch.cat([torch.outer(torch.arange(1.0, 9.0, dtype=torch.float64) / 9,
+        moves = torch.cat([torch.outer(torch.arange(1.0, 10.0, dtype=torch.float64) / 9,
                                        sign * self._sizes * step) for step in _NOISE_STEPS])
-        values = self._values(moves).reshape(len(_NOISE_STEPS), 8, -1)
+        values = self._values(moves).reshape(len(_NOISE_STEPS), 9, -1)
         binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
         found = []
-        for eight in values:
-            nine = torch.cat([self._base[None], eight])
+        for nine in values:
             sixth = (nine.unfold(0, 7, 1) @ binomial).abs().amax(0) / 924**0.5
             # Where hardly anything changes the steps are within one rounding of a narrow dtype.
             changes = (nine.diff(dim=0) != 0).sum(0) >= 5
@@ -225,27 +257,33 @@ class Measurement:
         return [(step * h, values[i, 0][order], values[i, 1][order]) for i, step in enumerate(steps)
                ]
 
-    def _together(self, kink, noise):
+    def _together(self, columns, nearby, noise):
         """Where several elements have a kink: the slopes as they move together, where those have
         none."""
-        columns = kink.any(0)
-        groups = [[c for c in group if bool(columns[c])]
-                  for group in [*self._groups, range(self._count)]]
-        groups = [list(g) for g in dict.fromkeys(tuple(g) for g in groups if len(g) > 1)]
+        even = [(group, torch.ones(len(group), dtype=torch.float64))
+                for group in [*self._groups, list(range(self._count))]]
+        groups = {}
+        for group, shares in [*even, *((tie.columns, tie.signs) for tie in self._ties)]:
+            kept = [(c, share) for c, share in zip(group, shares.tolist()) if bool(columns[c])]
+            if len(kept) > 1:
+                groups[tuple(kept)] = tuple(zip(*kept))
         if not groups:
             return []
-        step = min(float(self._sizes[g].min()) for g in groups) * _NEARER[0]
+        step = min(float(self._sizes[list(g)].min()) for g, _ in groups.values()) * _NEARER[0]
         moves = torch.zeros(len(groups), self._count, dtype=torch.float64)
-        for i, group in enumerate(groups):
-            moves[i, group] = step
+        for i, (group, shares) in enumerate(groups.values()):
+            moves[i, list(group)] = step * torch.tensor(shares, dtype=torch.float64)
         values = self._values(torch.cat([moves, -moves, moves / 4, -moves / 4])).reshape(
             2, 2, len(groups), -1)
         h = torch.full((len(groups),), step, dtype=torch.float64)
         slopes = _Slopes.pair(self._base, [(h, *values[0]), (h / 4, *values[1])], noise)
-        smooth = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN)
-        return [(group, torch.where(smooth[:, i], slopes.value[:, i],
-                                    torch.full_like(slopes.value[:, i], float("nan"))),
-                 slopes.error[:, i]) for i, group in enumerate(groups)]
+        smooth, found = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN), []
+        for i, (group, shares) in enumerate(groups.values()):
+            group, shares = list(group), torch.tensor(shares, dtype=torch.float64)
+            known = smooth[:, i] & nearby.are_alike_along(group, shares, slopes.value[:, i])
+            found.append((group, shares, slopes.value[:, i].masked_fill(~known, float("nan")),
+                          slopes.error[:, i]))
+        return found
 
     # -- what the outputs are measured by
 
@@ -271,6 +309,7 @@ class _Slopes:
     def __init__(self, value, error, floor, below, above, gap_far, gap_near):
         self.value, self.error, self.floor = value, error, floor
         self.below, self.above, self._gap_far, self._gap_near = below, above, gap_far, gap_near
+        self.is_rough = False  # whether they are not those of a smooth function, as far as is known
 
     @classmethod
     def extrapolated(cls, base, stencil, noise):

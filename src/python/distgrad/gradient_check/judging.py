@@ -3,13 +3,15 @@ it is reported."""
 
 import math
 import re
+from dataclasses import replace
 
 import torch
 
+from ..words import ranks_text
 from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
-from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, mistake_in, objectives,
-                         roundings_of)
+from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exchanged_on,
+                         mistake_in, objectives, roundings_of)
 from .report import Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
@@ -30,13 +32,14 @@ _OBJECTIVES = {
 class Judgement:
     """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured;
     rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
-    elements, where known; scatter: how far roundings of the inputs move the elements of the
-    measured map, where that was looked at."""
+    elements, where known; scatter: how far roundings move the elements of the measured map, where
+    that was looked at; is_known: whether the derivative is that of a wider dtype."""
 
-    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None):
+    def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
+                 is_known=False):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
-        self._rtol, self._values, self._scatter = rtol, values, scatter
+        self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.paired = 0  # findings that are about pairs of an input and an output
         self._ranks = len(inputs.tensors)
@@ -66,7 +69,7 @@ class Judgement:
     # -- pairs
 
     def _judge_pairs(self):
-        found, right_for = [], {}
+        right_for, within, wrong = {}, [], []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
             return
@@ -77,14 +80,20 @@ class Judgement:
                 right_for.setdefault(x, []).append(objectives(pair))
                 if not pair.wrong():
                     self._add_right(pair, x, names)
+                    within.append((pair, x, names))
                     continue
-                found.append(self._finding(pair, x, names))
+                wrong.append((pair, x, names))
+        exchanged = self._exchanged(wrong)
+        found = [self._finding(*each, exchanged.get(i)) for i, each in enumerate(wrong)]
         if found and self._ranks > 1:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
+        ties = [] if found else self._ties()
+        if ties:
+            merged = _merged(self._named_ties(within))
         self.paired = len(merged)
-        self.findings += merged + ([] if found else self._ties())
+        self.findings += merged or ties
 
     def _of_the_whole(self):
         d = self.derivative
@@ -101,8 +110,23 @@ class Judgement:
             self.formulas[f"{names.output}, {x}"] = right[0]
             self.legends += [right[1]] if right[1] and right[1] not in self.legends else []
 
-    def _finding(self, pair, x, names):
-        first = mistake_in(pair)
+    @staticmethod
+    def _exchanged(wrong):
+        """{index of two outputs' pairs with one input: the Mistake that they are together}."""
+        mistakes = {}
+        for i, (pair, x, names) in enumerate(wrong):
+            for j, (other, z, others) in enumerate(wrong):
+                ranks = exchanged_on(pair, other) if i != j and x == z else None
+                if ranks:
+                    both = sorted([names.output, others.output])
+                    text = (f"on {ranks_text(ranks)} the cotangents of {both[0]} and {both[1]} are"
+                            " exchanged, as where the backward enters the collectives in another"
+                            " order there than on the other ranks")
+                    mistakes[i] = mistakes[j] = Mistake("other-backward", text, tuple(ranks))
+        return mistakes
+
+    def _finding(self, pair, x, names, known=None):
+        first = known or mistake_in(pair)
         if self._is_only_at_kinks(pair):
             first = Mistake("tie",
                             "where the function has a kink (equal values, a zero) the gradient is"
@@ -159,12 +183,16 @@ class Judgement:
             return [[matrix[rows[r], columns[k]] for k in ranks] for r in ranks]
 
         d = self.derivative
-        low, high = d.low.T.clone(), d.high.T.clone()
-        low[d.open.T], high[d.open.T] = -math.inf, math.inf
-        right, has_kinks = grid(d.matrix.T), bool((high > low).any())
-        return Pair(right, grid(self._backward.matrix), grid(self._room_of_all),
-                    self._identities(inputs, outputs, right), grid(low) if has_kinks else None,
-                    grid(high) if has_kinks else None, self._zero_rows(inputs, rows),
+        # What is not judged has no part in what the mistake is called either.
+        right, measured = grid(d.matrix.T.masked_fill(d.open.T, 0)), grid(
+            self._backward.matrix.masked_fill(d.open.T, 0))
+        low, high = grid(d.low.T.masked_fill(d.open.T, 0)), grid(d.high.T.masked_fill(d.open.T, 0))
+        has_kinks = any(bool((h > l).any()) for r in ranks for h, l in zip(high[r], low[r]))
+        if has_kinks:
+            right = [_likely(right[r], measured[r], low[r], high[r]) for r in ranks]
+        return Pair(right, measured, grid(self._room_of_all),
+                    self._identities(inputs, outputs, right), low if has_kinks else None,
+                    high if has_kinks else None, self._zero_rows(inputs, rows),
                     self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])
 
     def _identities(self, inputs, outputs, right):
@@ -185,8 +213,9 @@ class Judgement:
         room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
             apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
-            room = torch.maximum(room, self._rtol * largest) + _SCATTER * torch.minimum(apart,
-                                                                                        largest / 8)
+            # Where nothing else tells that the backward is right, no more than half of it
+            most = apart if self._is_known else torch.minimum(apart, largest / 8)
+            room = torch.maximum(room, self._rtol * largest) + _SCATTER * most
         return room
 
     def _right_sizes(self):
@@ -242,8 +271,8 @@ class Judgement:
     def _ties(self):
         """Elements with a kink each whose shares do not add up to the slope as they move
         together."""
-        for columns, slopes, errors in self.derivative.together:
-            gradient = self._backward.matrix[columns].sum(0)
+        for columns, shares, slopes, errors in self.derivative.together:
+            gradient = shares @ self._backward.matrix[columns]
             room = errors + self._room_of_all[columns].amax(0) + self._rtol * gradient.abs()
             off = ((gradient - slopes).abs() > room) & slopes.isfinite()
             if not bool(off.any()):
@@ -253,8 +282,17 @@ class Judgement:
             text = ("where values are equal or the function has another kink, the shares of"
                     f" {len(columns)} elements add up to {float(gradient[b]):.6g}; moved together"
                     f" they change the output by {float(slopes[b]):.6g}")
-            return [Finding("tie", text, ranks=ranks, dtype=self.dtype)]
+            missing = bool((self._backward.matrix[columns][:, off].abs() <= room[off]).all())
+            return [Finding("no-gradient" if missing else "tie", text, ranks=ranks,
+                            dtype=self.dtype)]
         return []
+
+    def _named_ties(self, pairs):
+        """Findings, where shares that do not add up have the name of a mistake: other ranks' were
+        dropped, say."""
+        likely = [(replace(pair, low=None, high=None), x, names) for pair, x, names in pairs]
+        return [self._finding(pair, x, names) for pair, x, names in likely
+                if pair.wrong() and mistake_in(pair).name != "other-backward"]
 
     def _ranks_of(self, coordinates):
         return sorted({rank for (rank, _), span in self._inputs.ranges.items()
@@ -314,6 +352,22 @@ class Judgement:
         size = self._backward.matrix.abs() @ sample.cotangent.abs()
         return bool(((sample.gradient - self._backward.matrix @ sample.cotangent).abs()
                      <= share * size).all())
+
+
+def _likely(right, measured, low, high):
+    """Blocks of a rank's right gradients. At a kink that is what it has of one of the ranks with
+    such an output, as far as that may be, or of all alike they would be called another's."""
+    found = []
+    for block, least, most in zip(right, low, high):
+        best = torch.zeros_like(block)
+        for other, l, h in zip(measured, low, high):
+            if other.shape == block.shape:
+                alike = torch.isclose(least, l, 1e-6) & torch.isclose(most, h, 1e-6)
+                other = torch.minimum(torch.maximum(other.nan_to_num(), least), most)
+                best = torch.where(alike & (other.abs() > best.abs()), other, best)
+        best = torch.minimum(torch.maximum(best, least), most)
+        found.append(torch.where(most > least, best, block))
+    return found
 
 
 def _right_for(by_input):

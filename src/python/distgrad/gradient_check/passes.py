@@ -1,12 +1,13 @@
 """What is tried, in which order and dtypes, and with how many directions."""
 
 from dataclasses import dataclass
+from itertools import product
 from typing import Optional
 
 import torch
 
 from ..words import ranks_text
-from . import backward, forward
+from . import backward, forward, nearby
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of
 from .report import Finding, GradcheckReport
@@ -17,6 +18,7 @@ _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tri
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
 _NARROW = 1e-12  # the eps of float64 is less, that of others more
+_MOST_NAMED = 4  # elements
 _BLIND = 0.2  # of the largest derivative: by so much differences must not be off
 
 
@@ -113,6 +115,8 @@ class Check:
         self._note_structures(by_rank)
         self._differentiable = [name for name in names if name in judged and all(
             any(o["name"] == name and o["requires_grad"] for o in outputs) for outputs in by_rank)]
+        self._beside = {name for name in self._differentiable if all(
+            o["has_beside"] for outputs in by_rank for o in outputs if o["name"] == name)}
         return [[Tensor(o["name"], o["shape"]) for o in outputs if o["name"] in judged]
                 for outputs in by_rank]
 
@@ -167,7 +171,7 @@ class Check:
         returned = self._dtypes[dtype]
         computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
-                                       _same_elements(inputs), computed)
+                                       _same_elements(inputs), self._ties(inputs), computed)
         is_new = derivative is None
         derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
@@ -178,7 +182,7 @@ class Check:
 
         def judge(scatter=None, of=derivative):
             return Judgement(inputs, outputs, of, measured, rtol, self._values(), name,
-                             scatter).run()
+                             scatter, not is_new).run()
 
         judgement, scatter = judge(), None
         given = self._as_given(judgement.roundings)
@@ -193,14 +197,19 @@ class Check:
             # than roundings move it?
             scatter = measurement.scatter(measured, rounding)
             judgement = judge(scatter)
-            self._note(f"In {name} roundings of the inputs move gradients by up to"
-                       f" {_share(scatter, measured.matrix):.1%} of the largest: the backward was"
-                       " held to a few times that.")
+            share = _share(scatter, measured.matrix)
+            self._note(f"In {name} roundings on the way move gradients by up to {share:.1%} of the"
+                       " largest: the backward was held to a few times that." if share < 1 else
+                       f"In {name} roundings on the way are more than what is left of gradients.")
         if _may_be_by_constants(judgement, kind) and not self._session.broken_by:
             if is_new:
                 self._hold(forwards)
             held = judge(scatter, self._held) if self._held else judgement
-            judgement = judgement if held.findings else held
+            if not held.findings or not _is_unnamed(held):
+                judgement = held
+                if held.findings:
+                    self._note(f"What is detached at {', '.join(self._constants)} was taken for a"
+                               " constant: the findings are what is wrong besides.")
         self._show_measured(kind, judgement, inputs, outputs, derivative, measured)
         return judgement, derivative
 
@@ -217,7 +226,8 @@ class Check:
         inputs, outputs = self._session.inputs, self._session.outputs
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]
-        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names, rtol)
+        measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
+                                           self._beside, rtol)
         return measurement, measurement.run(others=is_first), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
@@ -265,6 +275,26 @@ class Check:
         flat = torch.cat(sizes) if sizes else torch.zeros(0, dtype=torch.float64)
         return torch.where(flat.isfinite() & (flat > 0), flat,
                            torch.ones_like(flat)).log2().ceil().exp2()
+
+    def _ties(self, inputs):
+        """Of elements that are equally large; a reduction of them may change from one to the
+        other."""
+        alike, values = {}, self._values()
+        names = list(dict.fromkeys(name for _, name in inputs.ranges))
+        most = max((len(t.shape) for tensors in inputs.tensors for t in tensors), default=0)
+        for rank, tensors in enumerate(inputs.tensors):
+            for t in tensors:
+                if inputs.kind != "elements" or (rank, t.name) not in values:
+                    continue
+                span, found = inputs.ranges[rank, t.name], values[rank, t.name].tolist()
+                indices = product(*map(range, t.shape))
+                for c, value, index in zip(range(span.start, span.stop), found, indices):
+                    place = [names.index(t.name), rank, *index, *[0] * (most - len(index))]
+                    alike.setdefault(abs(value), []).append((c, -1.0 if value < 0 else 1.0, place))
+        return [nearby.Tie(list(columns), torch.tensor(signs, dtype=torch.float64),
+                           torch.tensor(places))
+                for columns, signs, places in (zip(*found) for found in alike.values()
+                                               if len(found) > 1)]
 
     def _values(self):
         return {(rank, i["name"]): i["values"] for rank, on_rank in enumerate(self._inputs)
@@ -321,19 +351,43 @@ class Check:
 
     def _add_open(self, report, derivative):
         """What could not be judged."""
-        kinks, unknown = int(derivative.kinks().sum()), float(derivative.open.double().mean())
+        kinks, jumps = int(derivative.kinks().sum()), derivative.jumps
+        unknown = derivative.open if jumps is None else derivative.open & ~jumps
+        unknown = float(unknown.double().mean())
         if kinks:
             self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has"
-                       " a kink at these inputs: there any gradient between the slopes of both"
-                       " sides counts as right.")
+                       " a kink at these inputs, or a tie: there any gradient between the slopes"
+                       " beside them counts as right.")
         if unknown:
             self._note(f"{unknown:.0%} of the derivatives could not be found by differences (a"
                        " jump, or noise): not judged.")
+        if jumps is not None and bool(jumps.any()):
+            self._note(f"The function jumps at these inputs{self._moving(jumps.any(0))}, where it"
+                       " has no derivative: not judged. Take inputs at which it does not.")
+            if report.verdict == "right":
+                report.verdict, report.formulas = "undecided", {}
         if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
             self._note("The forward is too noisy, jumps, or is as good as constant here: its"
                        " derivative is not known well enough to judge.")
+
+    def _moving(self, columns):
+        """Of these coordinates the elements, and on which ranks."""
+        if self._session.inputs.kind != "elements":
+            return ""
+        ranks_of = {}
+        for (rank, name), span in self._session.inputs.ranges.items():
+            shape = next(t.shape for t in self._session.inputs.tensors[rank] if t.name == name)
+            for i, index in enumerate(product(*map(range, shape))):
+                if bool(columns[span.start + i]):
+                    ranks_of.setdefault(f"{name}{list(index) if shape else ''}", []).append(rank)
+        elements_of = {}
+        for element, ranks in ranks_of.items():
+            elements_of.setdefault(tuple(ranks), []).append(element)
+        told = [f"{', '.join(some[:_MOST_NAMED])}{', ...' * (len(some) > _MOST_NAMED)} on"
+                f" {ranks_text(ranks)}" for ranks, some in elements_of.items()]
+        return f" in {'; '.join(told)}"
 
     def _note(self, text):
         if text not in self.notes:
@@ -347,8 +401,11 @@ class Check:
 def _may_be_by_constants(judgement, kind):
     """Not where it has the name of a mistake: other ranks' parts that are gathered without a
     gradient are detached, too."""
-    return kind != "whole" and bool(judgement.findings) and all(
-        finding.name == "other-backward" for finding in judgement.findings)
+    return kind != "whole" and bool(judgement.findings) and _is_unnamed(judgement)
+
+
+def _is_unnamed(judgement):
+    return all(finding.name == "other-backward" for finding in judgement.findings)
 
 
 def _relative_error(derivative):

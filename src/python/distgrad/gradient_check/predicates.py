@@ -48,6 +48,22 @@ def roundings_of(dtype):
 # ---- the rows of the table
 
 
+def exchanged_on(pair, other):
+    """The ranks on which this output's cotangents were taken for the other's, of the same input, as
+    where these ranks enter the collectives in another order; None where that is not so."""
+    if pair.ranks < 2 or _same_shapes(pair, True) != _same_shapes(other, True):
+        return None
+    apart = [k for k in range(pair.ranks) if not pair.is_right(0, k)]
+    for r, k in pair.pairs():
+        if (r in apart) == (k in apart):
+            same = pair.is_right(r, k) and other.is_right(r, k)
+        else:
+            same = pair.is_zero(r, k) and other.equals(r, k, pair.right[r][k])
+        if not same or not other.right_is_zero(r, k) or pair.right_is_zero(r, k):
+            return None
+    return min(apart, [k for k in range(pair.ranks) if k not in apart], key=len)
+
+
 def no_gradient(pair) -> Optional[Mistake]:
     """Zero on some ranks where the right one is not, and right on the others."""
     ranks = _wrong_rows(pair)
@@ -274,8 +290,7 @@ def precision(pair) -> Optional[Mistake]:
     for dtype, share in NARROWER.items() if pair.by_element else ():
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
-        no_factor = dtype == torch.float32 and _one_factor(pair) is None
-        if no_factor or _are_of(dtype, pair.measured):
+        if dtype == torch.float32 or _are_of(dtype, pair.measured):
             return Mistake("precision", roundings_of(dtype), _wrong_rows(pair), dtype)
     return None
 
@@ -383,8 +398,10 @@ def _outputs_alike(pair):
 
 def _has_others_elements(pair):
     """Whether the outputs have elements that only other ranks' inputs go to."""
-    return any(bool((pair.right[r][r].abs() <= pair.room[r][r]).all(0).any())
-               and not pair.right_is_zero(r, r) for r in range(pair.ranks))
+    n = range(pair.ranks)
+    reached = [[(pair.right[r][k].abs() > pair.room[r][k]).any(0) for k in n] for r in n]
+    return any(bool((~reached[k][k] & reached[r][k]).any()) and bool(reached[k][k].any())
+               for r in n for k in n)
 
 
 def _rest_is_right(pair, needed):

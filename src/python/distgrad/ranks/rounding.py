@@ -89,6 +89,32 @@ class Rounding(TorchDispatchMode):
                            torch.zeros_like(noise), noise)
 
 
+class Shaking(TorchDispatchMode):
+    """Moves what operators give by up to a rounding, each of its own dtype, of the tensor's largest
+    element: what an operator adds up inside is as large as that, be its result nearly 0."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        is_view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        exact = func.namespace != "aten" or func._schema.name.partition("::")[2] in _EXACT
+        if not exact and not is_view:
+            tree_map(self._shake, result)
+        return result
+
+    without_dynamo(__torch_dispatch__)
+
+    def _shake(self, x):
+        if type(x) is not torch.Tensor or not x.is_floating_point() or not x.numel():
+            return
+        noise = 2 * torch.rand(x.shape, dtype=torch.float64, generator=self._generator) - 1
+        size = torch.finfo(x.dtype).eps * x.abs().nan_to_num(posinf=0).max()
+        x.add_((size * noise.to(x.device)).to(x.dtype))
+
+
 class Spread:
     """Gathers how far the same tensors differ from run to run."""
 

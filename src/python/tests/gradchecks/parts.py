@@ -113,3 +113,4 @@ class Case:
     may_raise: bool = False  # in backward, on all ranks, where this torch has none
     makes: bool = False  # `function` makes the function
     breaks: bool = False  # leaves its group unusable
+    verdict: str = "right"  # where there is no finding

@@ -189,6 +189,48 @@ def twos():
     return torch.tensor([[1.0, 1.0, 2.0]], dtype=torch.float64, requires_grad=True)
 
 
+def in_order(x):
+    return right_sum(x.sort(-1).values)
+
+
+def of_ranks(x):
+    """Of equal values one that lies between, the second of four, and the two largest."""
+    return (right_sum(x.median()), right_sum(x.kthvalue(2, -1).values),
+            right_sum(x.topk(2, -1).values))
+
+
+def even_shares(g, x):
+    ties = (x == x.median()).to(x.dtype)
+    return reduced(g) * ties / ties.sum()
+
+
+def largest_two(x):
+    """Of equally large ones it depends on the order which are kept: at zeros that makes a kink,
+    else a jump."""
+    kept = x.abs().topk(2, -1).indices
+    return right_sum(torch.zeros_like(x).scatter(-1, kept, x.gather(-1, kept)))
+
+
+def above_one(x):
+    return right_sum(torch.where(x > 1, x, torch.zeros_like(x)))
+
+
+def only_the_largest(x):
+    return right_sum(x * nn.functional.one_hot(x.argmax(-1), x.shape[-1]))
+
+
+def loss_of_steps(x):
+    return right_sum(((x > 1).to(x.dtype) * x.sin()).sum())
+
+
+def rows(*values):
+    return lambda: torch.tensor(values, dtype=torch.float64, requires_grad=True)
+
+
+def equal_in_rows():
+    return rows([1.0, 1, 1, 2], [3, 3, 1, 3])()
+
+
 def ignores_some(x, unused, only_on_root):
     y = right_sum(x)
     return y + only_on_root.sum() if me() == 0 else y
@@ -226,6 +268,30 @@ def one_tensor_twice():
 
 def dropout(x):
     return right_sum(nn.functional.dropout(x, 0.5))
+
+
+class TwoOfOne(torch.autograd.Function):
+    """None for an output that is in no loss; that may be so on one rank."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return reduced(x), 2 * reduced(x)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        known = a if b is None else b
+        a, b = (torch.zeros_like(known) if g is None else g for g in (a, b))
+        return reduced(a + 2 * b)
+
+
+def two_sums(x):
+    """An output that one rank leaves out would let the others wait, as with any two sums."""
+    return right_sum(x), right_sum(2 * x)
+
+
+def straight_through(x):
+    return right_sum(x + (x.round() - x).detach())
 
 
 def detached_beside(x):
@@ -271,6 +337,14 @@ def rounds_to_half(x):
     return right_sum(x.half()).to(x.dtype)
 
 
+def product_in_half(x, w):
+    return right_sum(x.half() * w.half()).to(x.dtype)
+
+
+def of_both_signs():
+    return tuple((2 * matrix(low=low).detach() - 2).requires_grad_() for low in (0.0, 0.8))
+
+
 def float32_and_back(x):
     return right_sum(x.float()).to(x.dtype)
 
@@ -312,6 +386,15 @@ def sure_loss(x):
 
 def sure_scores():
     return torch.tensor([[2.0, 0.1, -1.0]], dtype=torch.float64, requires_grad=True)
+
+
+def log_of_softmax(x):
+    """In bfloat16 the softmax is 1, and nothing is left of its derivative."""
+    return right_sum(-torch.softmax(30 * x, -1)[:, 0].log())
+
+
+def scores(dtype):
+    return lambda: torch.tensor([[0.5, 0.1, -1.0]], dtype=dtype, requires_grad=True)
 
 
 def low_rank(x, a, b):
@@ -405,10 +488,39 @@ CASES = [
     Case("at the kink", at_the_kink, around_zero, words=("a kink",)),
     Case("at the upper kink", at_the_upper_kink, twos, words=("a kink",)),
     Case("min with a tie of three", right_min, lambda: negative(tied), words=("a kink",)),
+    Case("sorted, with equal values", in_order, equal_in_rows, words=("or a tie",)),
+    Case("sorted, all equal", in_order, rows([2.0, 2, 2, 2])),
+    Case("of equal values, by their ranks", of_ranks, equal_in_rows),
+    Case("the median of more zeros than there are orders tried", lambda x: right_sum(x.median()),
+         lambda: torch.zeros(5, 5, dtype=torch.float64, requires_grad=True), ranks=(3,)),
+    Case("of zeros, by their ranks", of_ranks, rows([0.0, 0, 0, 0, 0])),
+    Case("a median whose ties share", function(lambda x: reduced(x.median()), even_shares),
+         equal_in_rows),
+    Case("the largest two of zeros", largest_two, rows([0.0, 0, 0, 2], [1, 3, -4, 7])),
+    Case("the largest two of equal ones", largest_two, rows([1.0, -1, 1, 2]), verdict="undecided",
+         words=("jumps at these inputs in x[0, 0], x[0, 1], x[0, 2] on ranks 0, 1, 2, 3,",)),
+    Case("a threshold at an input", above_one, rows([1.0, 0.5, 2, 3]), verdict="undecided",
+         words=("jumps at these inputs in x[0, 0] on ranks 0, 1, 2, 3,",)),
+    Case("only the largest, of two", only_the_largest, rows([2.0, 2, 1]), verdict="undecided",
+         words=("not judged on 4 ranks", "in x[0, 0], x[0, 1] on")),
+    Case("a loss that jumps", loss_of_steps, rows([1.0, 0.5, 2, 1]), verdict="undecided",
+         words=("in x[0, 0], x[0, 3] on",)),
+    Case("running maxima, with equal values", lambda x: right_sum(x.cummax(-1).values),
+         equal_in_rows),
+    Case("pooled, with equal values", lambda x: right_sum(nn.functional.max_pool1d(x, 2, 1)),
+         equal_in_rows),
+    Case("quantiles of equal values", lambda x: right_sum(x.quantile(0.4, -1)), equal_in_rows),
+    Case("norms of zeros", lambda x: right_sum(x.norm(dim=-1)), rows([0.0, 0, 0], [1, 2, 2])),
+    Case("zeros and ties in float32",
+         lambda x: right_sum(x.sort(-1).values) + right_sum(x.relu()),
+         lambda: torch.tensor([[0.0, 1, 1, 1, 0]], requires_grad=True)),
     Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),
     Case("dropout", dropout, lambda: matrix(3, 3)),
+    Case("two outputs of one function", TwoOfOne.apply, matrix),
+    Case("two sums", two_sums, matrix, options={"timeout_s": 5}),
+    Case("straight through", straight_through, matrix, words=DETACHED),
     Case("a detached output beside", detached_beside, matrix,
          words=("y1 does not require grad on ranks 0, 1, 2, 3: it was not checked",)),
     Case("closes over a tensor", closes_over, matrix, words=("are no inputs",)),
@@ -428,6 +540,8 @@ CASES = [
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
     Case("rounds to half", rounds_to_half, matrix, right=SUM,
          words=("affine within its roundings",)),
+    Case("a product in half", product_in_half, of_both_signs, ranks=(2, 3),
+         words=("The forward computes in",)),
     Case("returns float32", lambda x: right_sum(x.float()), float32, right=SUM,
          words=("The forward returns float32",)),
     Case("float32 and back in bfloat16", float32_and_back, bfloat16, right=SUM,
@@ -437,12 +551,18 @@ CASES = [
     Case("float32 in the backward of bfloat16", summed_in_float32, bfloat16, right=SUM,
          words=("the inputs have no more digits",)),
     Case("a small variance in bfloat16", normalised, small_variance,
-         words=("roundings of the inputs move gradients",)),
+         words=("roundings on the way move gradients",)),
     Case("float32 in float16", scaled_in_float32, lambda: matrix(dtype=torch.float16)),
     Case("saturated in bfloat16", saturated, lambda: matrix(dtype=torch.bfloat16)),
     Case("an output of 0", low_rank, fresh_low_rank, words=("for every cotangent",)),
     Case("sure of a softmax", sure, lambda: (sure_scores(), matrix(1, 3))),
     Case("sure of a loss", sure_loss, sure_scores, ranks=(2,)),
+    Case("sure of a softmax in float32", lambda x: right_sum(torch.softmax(60 * x, -1)),
+         scores(torch.float32), ranks=(2,)),
+    Case("sure of a loss in float32", sure_loss, scores(torch.float32), ranks=(2,),
+         words=("roundings on the way are more",)),
+    Case("sure of a loss in bfloat16", sure_loss, scores(torch.bfloat16), ranks=(2,)),
+    Case("log of a softmax in bfloat16", log_of_softmax, scores(torch.bfloat16), ranks=(2,)),
     Case("large", lambda x: right_sum(x.sin()), lambda: matrix(20, 30), options=LARGE,
          words=("16 random cotangents",)),
     Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30),

@@ -56,8 +56,8 @@ def objections(case, report):
     """What is not as the case expects: a list of texts."""
     found = []
     first = report.findings[0] if report.findings else None
-    if case.finding is None and report.verdict != "right":
-        found.append("it is right")
+    if case.finding is None and report.verdict != case.verdict:
+        found.append(f"it is {case.verdict}")
     if case.finding is not None and (first is None or first.name != case.finding
                                      or report.verdict == "right"):
         found.append(f"expected {case.finding}")

@@ -150,7 +150,88 @@ def capped_twice(x):
                     lambda g, x: reduced(g) * ((x < 1).to(x.dtype) + 2 * (x == 1)))(x)
 
 
+def median_in_full(g, x):
+    return reduced(g) * (x == x.median())
+
+
+def median_twice(g, x):
+    """Two times, to one of those that are equal."""
+    first = (x == x.median()).reshape(-1).nonzero()[0]
+    return (2 * reduced(g) * torch.nn.functional.one_hot(first, x.numel())).reshape(x.shape)
+
+
+def medians(x):
+    return reduced(x.median())
+
+
+def sorted_values(x):
+    return reduced(x.sort(-1).values)
+
+
+def in_full(g, x):
+    """Each of those that are equal gets all that goes to any of them."""
+    return torch.einsum("ab,abc->ac", reduced(g),
+                        (x.sort(-1).values[..., None] == x[:, None]).to(x.dtype))
+
+
+def twice_in_order(g, x):
+    return 2 * torch.zeros_like(x).scatter(-1, x.sort(-1).indices, reduced(g))
+
+
+def running_maxima(x):
+    return reduced(x.cummax(-1).values)
+
+
+def running_in_full(g, x):
+    """All that have been as large get all of it."""
+    before = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool).tril()
+    is_largest = (x.cummax(-1).values[..., None] == x[:, None]) & before
+    return torch.einsum("ab,abc->ac", reduced(g), is_largest.to(x.dtype))
+
+
+ROWS = torch.tensor([0, 1, 1, 0])
+
+
+def rows_assigned(g, w):
+    result = torch.zeros_like(w)
+    result[ROWS] = g
+    return result
+
+
+def above_one(x):
+    return torch.where(x > 1, x, torch.zeros_like(x))
+
+
+def masked(x):
+    return above_one(x) + 3 * x.flip(0)
+
+
+identity = function(reduced, lambda g, x: g.clone())
+twice = function(reduced, lambda g, x: 2 * reduced(g))
+at_one = right.rows([1.0, 0.5, 2, 3])
+
 OTHERS = [
+    Case("median: ties in full", function(medians, median_in_full), right.equal_in_rows, "tie",
+         words=("add up to 16", "change the output by 4")),
+    Case("median: one of a tie twice", function(medians, median_twice), right.equal_in_rows, "tie"),
+    Case("median: nothing to a tie", function(medians, lambda g, x: torch.zeros_like(x)),
+         right.equal_in_rows, "no-gradient"),
+    Case("median: identity", lambda x: identity(x.median()), right.equal_in_rows,
+         "identity-backward"),
+    Case("sort: ties in full", function(sorted_values, in_full), right.equal_in_rows, "tie"),
+    Case("sort: twice", function(sorted_values, twice_in_order), right.equal_in_rows, "scaled",
+         words=("2 times the right one",)),
+    Case("sort: all equal, identity", lambda x: identity(x.sort(-1).values),
+         right.rows([2.0, 2, 2]), "identity-backward"),
+    Case("running maxima: ties in full", function(running_maxima, running_in_full),
+         right.equal_in_rows, "tie"),
+    Case("an embedding of repeated rows, not added up",
+         function(lambda w: reduced(w[ROWS]), lambda g, w: rows_assigned(reduced(g), w)), matrix,
+         "other-backward"),
+    Case("a threshold at an input: identity", lambda x: identity(above_one(x)), at_one,
+         "identity-backward", words=("jumps at these inputs in x[0, 0] on",)),
+    Case("a threshold at an input: twice", lambda x: twice(masked(x)), at_one, "scaled",
+         words=("2 times the right one",)),
     Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER,
          words=("does not require grad",)),
     Case("detached", plain_all_gather, matrix, "no-gradient", ("x̄_r = 0",), GATHER,
@@ -264,6 +345,41 @@ class OnBothCotangents(torch.autograd.Function):
         return result
 
 
+class InAnotherOrder(torch.autograd.Function):
+    """Rank 0 enters the collectives in another order in backward."""
+
+    @staticmethod
+    def forward(ctx, x, z):
+        return reduced(x), reduced(z)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        if me() == 0:
+            b = reduced(b)
+            return reduced(a), b
+        a = reduced(a)
+        return a, reduced(b)
+
+
+class OfBothOrTheFirst(torch.autograd.Function):
+    """Forgets the second output where it is the only one with a cotangent, or lacks one."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return reduced(x), 2 * reduced(x)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        known = a if b is None else b
+        sums = [reduced(torch.zeros_like(known) if g is None else g) for g in (a, b)]
+        return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
+
+
+def straight_through(x):
+    return x + (x.round() - x).detach()
+
+
 def needs_contiguous(g, x):
     if not g.is_contiguous():
         raise ValueError("tensors must be contiguous")
@@ -290,6 +406,11 @@ BEHAVIOURS = [
              alone=False),
     Case("in place on both cotangents", OnBothCotangents.apply, matrix, "stale-or-aliased",
          words=("writes to the cotangent that it is given.",)),
+    Case("collectives in another order on rank 0", InAnotherOrder.apply,
+         lambda: (matrix(2, 3), matrix(3, 2)), "other-backward", alone=False,
+         words=("On rank 0 the cotangents of y0 and y1 are exchanged",)),
+    Case("an output that rank 0 leaves out", OfBothOrTheFirst.apply, matrix, "other-backward",
+         alone=False, words=("Where y0 has no part in rank 0's loss the gradient is another one",)),
     behaving("order of memory", in_memory_order, "contiguity", "transposed"),
     behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous",
              breaks=True),
@@ -399,6 +520,10 @@ MORE = [
     Case("codes that are detached, beside a wrong sum", codes_beside_a_sum, matrix,
          "other-backward"),
     Case("gathered under no_grad", gathered_under_no_grad, matrix, "identity-backward"),
+    Case("straight through, and identity", lambda x: identity(straight_through(x)), matrix,
+         "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("detached at wrong.py:",)),
+    Case("straight through, and twice", lambda x: twice(straight_through(x)), matrix, "scaled",
+         ("x̄_r = 2 Σ_k ȳ_k",), SUM, words=("detached at wrong.py:",)),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
     Case("Megatron's layer", lambda x, a, b: layer(x, a, b, megatrons_copy), of_layer,
@@ -455,6 +580,12 @@ MORE = [
          lambda: (right.sure_scores(), matrix(1, 3)), "other-backward"),
     Case("sure of a softmax, and identity", sure_and_identity,
          lambda: (right.sure_scores(), matrix(1, 3)), "identity-backward"),
+    Case("sure of a loss in float32, twice", lambda x: twice(torch.nn.functional.cross_entropy(
+        60 * x, torch.tensor([0]))), right.scores(torch.float32), "scaled"),
+    Case("sure of a softmax in float32, and identity there alone",
+         lambda x, w: function(reduced, in_float32)(torch.softmax(60 * x, -1) + w),
+         lambda: (right.scores(torch.float32)(), matrix(1, 3, torch.float32)), "identity-backward",
+         words=("y -> w", "in float32")),
     Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward",
          ("x̄_r = ȳ_r",), SUM, options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
