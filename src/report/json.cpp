@@ -309,12 +309,6 @@ Json frame_json(const Report& report, const JsonReportOptions& options) {
 
 }  // namespace
 
-Json json_report(const Report& report, const JsonReportOptions& options) {
-  Json json = frame_json(report, options);
-  for (const CaseResult& r : report.cases) json["cases"].push_back(case_json(r, options.full));
-  return json;
-}
-
 std::string json_text(const Json& json) {
   std::string out;
   append(out, json, 0, 0);

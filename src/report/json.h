@@ -23,10 +23,8 @@ nlohmann::ordered_json expectation_json(const Expectation&);
 // The field `measured` of a finding.
 nlohmann::ordered_json measured_json(const Measured&);
 
-nlohmann::ordered_json json_report(const Report&, const JsonReportOptions&);
-
-// The text of it, indented, with arrays of numbers on one line; ends with a newline. Bytes that are
-// no UTF-8 (a rank's output may hold any) are replaced.
+// The report, indented, with arrays of numbers on one line; ends with a newline. Bytes that are no
+// UTF-8 (a rank's output may hold any) are replaced.
 std::string json_report_text(const Report&, const JsonReportOptions&);
 
 // Indented by two; whatever fits into 120 columns is on one line.
