@@ -6,9 +6,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iostream>
+#include <iterator>
+#include <string>
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/output.h"
 #include "base/surroundings.h"
 #include "base/version.h"
 #include "base/visible_text.h"
@@ -21,6 +25,7 @@
 #include "launched/leader.h"
 #include "launched/place.h"
 #include "launched/world.h"
+#include "pool/reported_calls.h"
 
 namespace distgrad {
 namespace {
@@ -179,6 +184,12 @@ int run_main(const Arguments& arguments) {
   if (!arguments.empty() && arguments[0] == kPlaceWord)
     return with_errors_reported([&] {
       return print_place({arguments.begin() + 1, arguments.end()});
+    });
+  if (arguments == Arguments{kUnmetCallsWord})
+    return with_errors_reported([] {
+      const std::string notes{std::istreambuf_iterator<char>(std::cin), {}};
+      put(unmet_calls(notes));
+      return 0;
     });
   return with_errors_reported([&] {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });

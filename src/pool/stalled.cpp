@@ -46,6 +46,15 @@ std::string group_text(const NotedCall& call, const Program& program) {
   return fmt::format(", in the group of {}", ranks_text(call.ranks));
 }
 
+// Of a step of training no program is known.
+bool is_case(const Program& program) { return !program.steps.empty(); }
+
+const char* the_case(const Program& program) { return is_case(program) ? " the case" : ""; }
+
+std::string at_place(const Program& program, const RankPlace& place) {
+  return is_case(program) ? "; " + place_text(program, place) : "";
+}
+
 // "rank 2 (loss.py:41)", "ranks 0, 1, 3"
 std::string who(const Places& places) {
   std::vector<int> ranks;
@@ -71,6 +80,14 @@ std::string common_part(const NotedCall& call) {
   if (is_message(call)) return "message";
   return fmt::format("{}|{}|{}|{}|{}", call.kind, call.op, call.root, call.dtype,
                      call.sizes_agree ? elements(call) : -1);
+}
+
+// Of the two sides of a message: one that is longer than the tensor that it is for.
+bool is_too_long(const Places& sides) {
+  std::int64_t sent = 0, room = -1;
+  for (const RankPlace* place : sides)
+    (place->call->kind == "send" ? sent : room) = elements(*place->call);
+  return is_message(*sides.front()->call) && room >= 0 && sent > room;
 }
 
 // The largest first; of two of one size that of the lowest rank.
@@ -164,12 +181,15 @@ std::optional<RankPlace> in_the_same(const RankPlace& place, const NotedCall& ca
 }
 
 std::optional<RankError> difference_among(const Program& program, const Places& in_it) {
-  const auto clusters = by_size(in_clusters(in_it, common_part));
+  const bool does_not_fit = is_too_long(in_it);
+  const auto clusters = by_size(in_clusters(
+      in_it, [&](const NotedCall& c) { return does_not_fit ? c.kind : common_part(c); }));
   if (clusters.size() < 2) return std::nullopt;
   const RankPlace& odd = *clusters.back().front();
-  const std::string at = odd.step < 0 ? "" : "; " + place_text(program, odd);
+  const std::string at = odd.step < 0 ? "" : at_place(program, odd);
   return error_at(program, ErrorKind::kDesync, odd.rank, odd,
-                  fmt::format("the ranks differ in what should be one collective{}: {}{}",
+                  fmt::format("the ranks differ in what should be one {}{}: {}{}",
+                              does_not_fit ? "message" : "collective",
                               group_text(*odd.call, program), told_apart(clusters, text_of), at));
 }
 
@@ -271,26 +291,35 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
                                 text_of(call) + group_text(call, program);
     // Where most are through with it, who waits is in a collective too many.
     const bool one_too_many = all_gone && absent.size() > in_it.size();
-    return error_at(program, ErrorKind::kHang,
-                    one_too_many ? in_it.front()->rank : absent.front()->rank, *in_it.front(),
-                    fmt::format("{} {} {} {}, where {} {}; {}", who(absent), has,
-                                all_finished ? "finished the case and never"
-                                : all_gone   ? "gone on and never"
-                                             : "not",
-                                entered, who(in_it), in_it.size() == 1 ? "waits" : "wait",
-                                place_text(program, *in_it.front())));
+    return error_at(
+        program, ErrorKind::kHang, one_too_many ? in_it.front()->rank : absent.front()->rank,
+        *in_it.front(),
+        fmt::format("{} {} {} {}, where {} {}{}", who(absent), has,
+                    all_finished ? fmt::format("finished{} and never", the_case(program))
+                    : all_gone   ? "gone on and never"
+                                 : "not",
+                    entered, who(in_it), in_it.size() == 1 ? "waits" : "wait",
+                    at_place(program, *in_it.front())));
   }
   if (unmet.size() < 2) return std::nullopt;
   const auto clusters = by_size(in_clusters(
       waiting, [](const NotedCall& c) { return fmt::format("{}|{}", c.group, c.number); }));
   const RankPlace& odd = *clusters.back().front();
   return error_at(program, ErrorKind::kDesync, odd.rank, odd,
-                  fmt::format("the ranks wait for each other in different collectives: {}; {}",
+                  fmt::format("the ranks wait for each other in different collectives: {}{}",
                               told_apart(clusters,
                                          [&](const NotedCall& c) {
                                            return text_of(c) + group_text(c, program);
                                          }),
-                              place_text(program, odd)));
+                              at_place(program, odd)));
+}
+
+std::string unmet_calls_text(std::span<const RankPlace> places) {
+  Program none;
+  none.world_size = static_cast<int>(places.size());
+  std::optional<RankError> found = difference_error(none, places);
+  if (!found) found = absence_error(none, places);
+  return found ? found->message : "";
 }
 
 bool is_deadlock(const Program&, std::span<const RankPlace> places) {

@@ -25,6 +25,9 @@ std::optional<RankError> silent_difference(const Program&,
 // else, a desync where all wait, each for another.
 std::optional<RankError> absence_error(const Program&, std::span<const RankPlace>);
 
+// What either shows of ranks that run no scenario, in the same words; empty where neither does.
+std::string unmet_calls_text(std::span<const RankPlace>);
+
 // Whether no rank can ever go on, however long one waits: each is through with the case or waits in
 // a collective that cannot be completed, as who should be in it is not and never will.
 bool is_deadlock(const Program&, std::span<const RankPlace>);

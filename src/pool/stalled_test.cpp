@@ -275,6 +275,34 @@ TEST(Stalled, BothEndsOfAMessageGoOn) {
   EXPECT_FALSE(absence_error(one_step(3), places));
 }
 
+TEST(Stalled, AMessageThatIsLongerThanTheTensorThatItIsFor) {
+  std::vector<RankPlace> places = {waits_for_message(1, 2, 1), waits_for_message(2, 1, 1)};
+  const auto pass = [&](std::vector<std::int64_t> sent, std::vector<std::int64_t> room) {
+    for (RankPlace& place : places) {
+      place.call->kind = place.rank == 1 ? "send" : "recv";
+      place.call->shape = place.rank == 1 ? sent : room;
+    }
+    return difference_error(one_step(3), places);
+  };
+  EXPECT_FALSE(pass({2, 2}, {4}));
+  EXPECT_FALSE(pass({3}, {4}));
+  EXPECT_THAT(pass({5}, {2, 2}).value().message,
+              StartsWith("the ranks differ in what should be one message: "));
+}
+
+TEST(Stalled, WhatRanksOfNoScenarioShowIsSaidWithoutOne) {
+  EXPECT_EQ(unmet_calls_text({{waits(0), computes(1, 0, State::kFinished), waits(2)}}),
+            "rank 1 (loss.py:41) has finished and never entered all_reduce sum of float64 [2, 2], "
+            "where ranks 0, 2 (loss.py:41) wait");
+  std::vector<RankPlace> places = {waits(0), waits(1), waits(2)};
+  EXPECT_EQ(unmet_calls_text(places), "");
+  places[1].call->shape = {3};
+  EXPECT_EQ(unmet_calls_text(places),
+            "the ranks differ in what should be one collective: rank 1 (loss.py:41) is in "
+            "all_reduce sum of float64 [3]; ranks 0, 2 (loss.py:41) are in all_reduce sum of "
+            "float64 [2, 2]");
+}
+
 TEST(Stalled, WhoDoesNotTellOfAllGroupsIsNotAbsent) {
   std::vector<RankPlace> places = {waits(0), waits_in_pair(1, {1, 2}), waits_in_pair(2, {1, 2})};
   places[0].call->ranks = {0, 1};

@@ -70,6 +70,10 @@ Json write_note(const NotedCall& call) {
   return json;
 }
 
+NotedCall read_note(const std::string& text) {
+  return text.empty() ? NotedCall{} : parse_note(parse_header(text));
+}
+
 std::optional<NotedCall> read_note(const CallSlot& slot) {
   for (int i = 0; i < kTries; ++i) {
     const std::uint32_t version = slot.version;
@@ -82,8 +86,7 @@ std::optional<NotedCall> read_note(const CallSlot& slot) {
     if (slot.version != version) continue;
     NotedCall call;
     try {
-      const std::string json(text.data(), std::find(text.begin(), text.end(), '\0'));
-      if (!json.empty()) call = parse_note(parse_header(json));
+      call = read_note(std::string(text.data(), std::find(text.begin(), text.end(), '\0')));
     } catch (const BadMessage&) {
       return std::nullopt;
     }

@@ -35,6 +35,9 @@ struct NotedCall {
   std::vector<NotedCall> recent = {};  // of a note: the last ones of its group, this one among them
 };
 
+// Of a note's text; that of no collective is empty. Throws BadMessage.
+NotedCall read_note(const std::string& text);
+
 // None of a rank that notes nothing, and while the note cannot be read.
 std::optional<NotedCall> read_note(const CallSlot&);
 

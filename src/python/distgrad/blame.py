@@ -1,16 +1,16 @@
-"""Where the ranks of a step wait for each other in vain: what their notes show of the collectives
-that each entered (ranks/noting.py), of which this module has the file and the reading."""
+"""Where the ranks of a step wait for each other in vain: the files of what each notes of the
+collectives that it enters (ranks/noting.py), and what these show."""
 
 import json
-import math
 import mmap
+import os
 import struct
+import subprocess
 
-from .words import ranks_text
+from .driver import executable
 
 _BYTES = 1 << 16
 _HEAD = struct.Struct("=II")  # a version, odd while the text is written; whether it waits
-_BETWEEN_TWO = ("send", "recv")
 
 # How Gloo ends the process of a rank that is sent more than its call takes.
 _ABORTS = ("op.preamble.length <= op.nbytes", "Received data size doesn't match")
@@ -39,19 +39,21 @@ class CallFile:
         _HEAD.pack_into(self._memory, 0, self._version, int(waits))
 
 
+_UNKNOWN = {"note": None, "waits": False}
+
+
 def noted(path):
-    """The last note of a CallFile: what noting.py writes, and whether it waits in that; {} where it
-    entered nothing, None where nothing is known."""
+    """{"note", "waits"} of a CallFile: the text that noting.py wrote last, empty where the rank
+    entered nothing, None where nothing is known; and whether it waits in that call."""
     try:
         with open(path, "rb") as file:
             content = file.read()
         version, waits = _HEAD.unpack_from(content)
-        text = content[_HEAD.size:].partition(b"\0")[0]
-        if version % 2:
-            return None
-        return {**json.loads(text), "waits": bool(waits)} if version else {}
-    except (OSError, ValueError, struct.error):
-        return None
+        text = content[_HEAD.size:].partition(b"\0")[0].decode("utf-8", "replace")
+    except (OSError, struct.error):
+        return _UNKNOWN
+    is_known = version == 0 or version % 2 == 0 and text
+    return {"note": text if is_known else None, "waits": bool(waits)}
 
 
 def is_aborted_by_gloo(failure):
@@ -67,80 +69,11 @@ def waits_in_vain(failure):
             or any(words in message for words in ("timed out", "timeout")))
 
 
-def explanation(notes):
-    """Of {rank: its note}: which calls do not fit together, or which ranks have not entered what
-    others wait in; empty where the notes show neither."""
-    known = {rank: note for rank, note in notes.items() if note is not None}
-    return _differing(known) or _absent(known)
-
-
-def _differing(notes):
-    """The first call of a group that its ranks make in different ways."""
-    by_call = {}
-    for rank, note in notes.items():
-        for call in [*note.get("recent", ()), note] if note else ():
-            if call["group"]:
-                by_call.setdefault((call["group"], call["number"]), {})[rank] = call
-    for (_, number), calls in sorted(by_call.items(), key=lambda item: item[0][1]):
-        if len(calls) > 1 and not _fit(list(calls.values())):
-            ranks = next(iter(calls.values()))["ranks"]
-            said = {}
-            for rank, call in sorted(calls.items()):
-                said.setdefault(f"{_call_text(call)} in {call['place']}", []).append(rank)
-            each = "; ".join(f"on {ranks_text(whose)} {what}" for what, whose in said.items())
-            return (f"the ranks' calls do not fit together. Call {number} of {_of(ranks)} is"
-                    f" {each}")
-    return ""
-
-
-def _fit(calls):
-    if all(_is_message(call) for call in calls):
-        counts = {call["kind"]: _elements(call) for call in calls}
-        return counts.get("send", 0) <= counts.get("recv", float("inf"))
-    sizes = {(call["dtype"], _elements(call)) for call in calls
-             if call["dtype"] and call["sizes_agree"]}
-    return len(sizes) <= 1 and len({(call["kind"], call["op"], call["root"])
-                                    for call in calls}) == 1
-
-
-def _is_message(call):
-    return call["kind"] in _BETWEEN_TWO
-
-
-def _elements(call):
-    return math.prod(call["shape"])
-
-
-def _absent(notes):
-    """Of the calls that ranks wait in the first that others of its group have not entered."""
-    waiting = {}
-    for rank, note in notes.items():
-        if note.get("waits") and note["group"]:
-            waiting.setdefault((note["number"], note["group"]), {})[rank] = note
-    for (number, group), calls in sorted(waiting.items(), key=lambda item: item[0][0]):
-        call = next(iter(calls.values()))
-        absent = [rank for rank in call["ranks"]
-                  if rank in notes and rank not in calls and _entered(notes[rank], group) < number]
-        if absent:
-            side = "the other side of " if _is_message(call) else ""
-            return (f"{ranks_text(absent)} had not entered {side}the {_call_text(call)} that"
-                    f" {ranks_text(sorted(calls))} waited in ({call['place']}, call {number} of"
-                    f" {_of(call['ranks'])})")
-    return ""
-
-
-def _entered(note, group):
-    counts = {entry["group"]: entry["calls"] for entry in note.get("entered", ())}
-    return counts.get(group, 0 if note.get("reported_all", True) else float("inf"))
-
-
-def _call_text(call):
-    op = f" {call['op']}" if call["op"] and call["op"] != "sum" else ""
-    word = {"send": " to", "recv": " from"}.get(call["kind"], " with root")
-    root = f"{word} {call['root']}" if call["root"] >= 0 else ""
-    size = f" of {call['shape']} {call['dtype']}" if call["dtype"] else ""
-    return f"{call['kind']}{op}{size}{root}"
-
-
-def _of(ranks):
-    return f"the group of {ranks_text(ranks)}"
+def explanation(failures):
+    """Of ranks' failures: which calls do not fit together, or which ranks have not entered what
+    others wait in; empty where the notes show neither. `distgrad` says it, as it does of a case."""
+    notes = [{"rank": rank, "is_finished": failure["kind"] == "finished",
+              **failure.get("noted", _UNKNOWN)} for rank, failure in sorted(failures.items())]
+    ran = subprocess.run([os.path.abspath(executable()), "--unmet-calls"], input=json.dumps(notes),
+                         capture_output=True, text=True)
+    return ran.stdout if ran.returncode == 0 else ""

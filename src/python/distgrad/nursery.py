@@ -53,7 +53,7 @@ class Nursery:
 
     def run(self):
         """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output",
-        "call"}]; behind that, as "unfinished" or "finished", where those are that they wait for."""
+        "noted" (blame.py)}]; behind that, as "unfinished" or "finished", where those are that they wait for."""
         adopt_orphans()
         others = children()
         gate, self._gate_end = os.pipe()
@@ -180,7 +180,7 @@ class Nursery:
     def _fail(self, name, kind, text):
         self._failures.append({"process": name, "kind": kind, "text": text,
                                "output": self.output_of(name)[-4096:],
-                               "call": blame.noted(self._path(name + ".calls"))})
+                               "noted": blame.noted(self._path(name + ".calls"))})
 
     def _path(self, name):
         return os.path.join(self._folder, name)

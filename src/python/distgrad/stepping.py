@@ -24,7 +24,7 @@ class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
 
     failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text",
-        "output", "call": the collective that it entered last}], the cause first."""
+        "output"}], the cause first."""
 
     def __init__(self, text, failures=()):
         super().__init__(text)
@@ -272,8 +272,9 @@ def _run_processes(folder, request):
     except StartError as error:
         raise RankError(str(error), []) from None
     if failures:
-        raise RankError(_failure_text(failures),
-                        [failure for failure in failures if _is_failure(failure)])
+        text = _failure_text(failures)
+        raise RankError(text, [{key: value for key, value in failure.items() if key != "noted"}
+                               for failure in failures if _is_failure(failure)])
 
 
 # What a rank says when another one is gone: an echo of the cause.
@@ -302,8 +303,8 @@ def _lead(failures):
     """What the notes of all ranks show, where they wait for each other in vain; else empty."""
     if not all(_is_echo(f) or blame.waits_in_vain(f) for f in failures if _is_failure(f)):
         return ""
-    return blame.explanation({_rank_of(failure["process"]): failure.get("call")
-                              for failure in failures if failure["process"] != "single"})
+    return blame.explanation({_rank_of(failure["process"]): failure for failure in failures
+                              if failure["process"] != "single"})
 
 
 def _is_failure(failure):

@@ -3,6 +3,7 @@ and place, nothing left behind."""
 
 import datetime
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -155,17 +156,19 @@ class Failures(unittest.TestCase):
 
     def test_calls_that_do_not_fit_are_named_and_not_their_victim(self):
         for parallel, calls in (
-                (sizes_differ, ("all_reduce of [2000] float32", "all_reduce of [4] float32")),
-                (broadcasts_differ, ("broadcast of [2000] float32 with root 0",
-                                     "broadcast of [4] float32 with root 0")),
-                (message_is_too_long, ("send of [2000] float32 to 1",
-                                       "recv of [4] float32 from 0"))):
+                (sizes_differ, ("all_reduce sum of float32 [2000]",
+                                "all_reduce sum of float32 [4]")),
+                (broadcasts_differ, ("broadcast of float32 [2000], root 0",
+                                     "broadcast of float32 [4], root 0")),
+                (message_is_too_long, ("send of float32 [2000], to rank 1",
+                                       "recv of float32 [4], from rank 0"))):
             text = self.failing(parallel)
-            number = 2 if parallel is broadcasts_differ else 1
-            begin = ("check_step: the ranks' calls do not fit together. Call"
-                     f" {number} of the group of ranks 0, 1 is on rank 0 {calls[0]} in test_api_")
+            what = "message" if parallel is message_is_too_long else "collective"
+            begin = f"check_step: the ranks differ in what should be one {what}: "
             self.assertTrue(text.startswith(begin), text)
-            self.assertIn(f"; on rank 1 {calls[1]} in test_api_failures.py:", text)
+            for rank, call in enumerate(calls):
+                self.assertRegex(text.split("\n")[0], rf"rank {rank} \(test_api_failures.py:\d+\)"
+                                                      rf" is in {re.escape(call)}")
             self.assertIn("rank 1 was ended by Gloo, which was sent more than the call takes:",
                           text)
             self.assertNotIn("died", text)
@@ -173,17 +176,17 @@ class Failures(unittest.TestCase):
 
     def test_calls_that_do_not_fit_and_hang(self):
         text = self.failing(calls_differ, timeout_s=100)
-        self.assertIn("do not fit together. Call 1 of the group of ranks 0, 1 is on rank 0"
-                      " all_reduce of [4] float32 in test_api_failures.py:", text)
+        self.assertRegex(text, r"differ in what should be one collective: .*rank 0 \(test_api_"
+                               r"failures.py:\d+\) is in all_reduce sum of float32 \[4\]")
         self.assertIn("rank 1 not done", text)
 
     def test_who_was_late_is_shown_where_its_group_has_a_timeout_of_its_own(self):
         with self.assertRaises(distgrad.RankError) as raised:
             distgrad.check_step(one_is_late_for_its_group, single, 2)
         text = str(raised.exception)
-        self.assertRegex(text, r"check_step: rank 1 had not entered the all_reduce of \[3\] float32"
-                               r" that rank 0 waited in \(test_api_failures.py:\d+, call 1 of the"
-                               r" group of ranks 0, 1\)\n")
+        self.assertRegex(text, r"check_step: rank 1 \(test_api_failures.py:\d+\) has not entered"
+                               r" all_reduce sum of float32 \[3\], where rank 0"
+                               r" \(test_api_failures.py:\d+\) waits\n")
         self.assertIn("rank 0 raised:", text)
         self.assertRegex(text, r"rank 1 was at:\nStack .*\n.* in one_is_late_for_its_group")
         self.assertEqual([f["process"] for f in raised.exception.failures], ["rank-0"])
