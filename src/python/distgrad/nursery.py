@@ -53,7 +53,8 @@ class Nursery:
 
     def run(self):
         """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output",
-        "noted" (blame.py)}]; behind that, as "unfinished" or "finished", where those are that they wait for."""
+        "noted" (blame.py)}]; behind that, as "unfinished" or "finished", where those are that they
+        wait for."""
         adopt_orphans()
         others = children()
         gate, self._gate_end = os.pipe()
