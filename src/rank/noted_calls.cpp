@@ -17,7 +17,7 @@ namespace distgrad {
 namespace {
 
 // As ranks/noting.py has them.
-constexpr std::size_t kMostRecent = 4, kMostGroups = 12, kMostTold = 100;
+constexpr std::size_t kMostRecent = 4, kMostGroups = 12, kMostReported = 100;
 constexpr std::string_view kPrefix = "c10d::";
 
 struct Watched {
@@ -151,7 +151,7 @@ void NotedCalls::begin_case(bool is_noted) {
 std::vector<NotedCall> NotedCalls::take_entered() {
   if (!notes) return {};
   const std::lock_guard lock(notes->mutex_);
-  return std::exchange(notes->told_, {});
+  return std::exchange(notes->reported_, {});
 }
 
 std::uint64_t NotedCalls::enter(std::string_view op, c10::ArrayRef<const c10::IValue> inputs) {
@@ -204,7 +204,7 @@ void NotedCalls::count(NotedCall& call) {
     if (found != entered_.end()) entered_.erase(found);
     entered_.emplace_back(call.group, call.number);
   }
-  if (told_.size() < kMostTold) told_.push_back(call);
+  if (reported_.size() < kMostReported) reported_.push_back(call);
   if (!call.is_between_two) {
     std::deque<NotedCall>& recent = recent_[call.group];
     recent.push_back(call);

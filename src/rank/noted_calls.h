@@ -65,7 +65,7 @@ class NotedCalls {
   std::map<const c10d::ProcessGroup*, KnownGroup> groups_;
   std::vector<std::pair<std::string, std::uint64_t>> entered_;  // by group; the last used is last
   std::map<std::string, std::deque<NotedCall>> recent_;         // by group: its last calls
-  std::vector<NotedCall> told_;                                 // of this case
+  std::vector<NotedCall> reported_;                             // of this case
   std::uint64_t count_ = 0;                                     // of all calls
 };
 

@@ -20,7 +20,7 @@ from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import Held
 from .subject import NotSupported, Subject
-from .team import told_frames
+from .team import shown_frames
 
 _ECHOES = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
 _MOST_VALUES = 4096  # of an input, that are sent to rank 0
@@ -314,7 +314,7 @@ def _described_output(output, outputs):
 
 
 def _failure(error, index, doing):
-    frames = told_frames(traceback.extract_tb(error.__traceback__))
+    frames = shown_frames(traceback.extract_tb(error.__traceback__))
     inside = os.path.dirname(torch.__file__)
     frames = [f for f in frames if not f.filename.startswith(inside)] or frames[-1:]
     where = f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""

@@ -257,7 +257,8 @@ class Watch:
             since = self._since
             if since is not None and time.monotonic() - since > self._seconds:
                 self.is_late = True
-                frames = told_frames(traceback.extract_stack(sys._current_frames().get(self._main)))
+                main = sys._current_frames().get(self._main)
+                frames = shown_frames(traceback.extract_stack(main))
                 stack = "".join(traceback.format_list(frames))
                 if not any(f.filename.startswith(_TORCH_DISTRIBUTED) for f in frames):
                     self.hung_at = stack
@@ -267,7 +268,7 @@ class Watch:
                 return
 
 
-def told_frames(frames):
+def shown_frames(frames):
     """Of a stack: from the user's function on."""
     here = __file__.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
