@@ -20,6 +20,7 @@ _OPERATIONS = ("sum", "mean", "max", "min", "product")
 # By how much of their norm gradients may be off: four times what compare allows in the dtype
 _ROUNDS_BY = {"bfloat16": 0.125, "float16": 0.032, "float32": 2.5e-4}
 
+
 class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
 
