@@ -8,15 +8,16 @@ import struct
 import subprocess
 
 from .driver import executable
+from .ranks.board import NoteSlot
 
 _BYTES = 1 << 16
-_HEAD = struct.Struct("=II")  # a version, odd while the text is written; whether it waits
+_HEAD = struct.Struct("=Ii")  # NoteSlot's, before the text
 
 # How Gloo ends the process of a rank that is sent more than its call takes.
 _ABORTS = ("op.preamble.length <= op.nbytes", "Received data size doesn't match")
 
 
-class CallFile:
+class CallFile(NoteSlot):
     """A rank's notes, in a file that outlives it. For noting.install()."""
 
     step = -1
@@ -24,19 +25,7 @@ class CallFile:
     def __init__(self, path):
         with open(path, "w+b") as file:
             file.truncate(_BYTES)
-            self._memory = mmap.mmap(file.fileno(), _BYTES)
-        self._version = 0
-
-    def note(self, text, waits):
-        content = text.encode("utf-8", "replace")
-        content = content if len(content) < _BYTES - _HEAD.size else b""
-        _HEAD.pack_into(self._memory, 0, self._version + 1, 0)
-        self._memory[_HEAD.size : _HEAD.size + len(content) + 1] = content + b"\0"
-        self._version += 2
-        _HEAD.pack_into(self._memory, 0, self._version, int(waits))
-
-    def set_waits(self, waits):
-        _HEAD.pack_into(self._memory, 0, self._version, int(waits))
+            super().__init__(mmap.mmap(file.fileno(), _BYTES), 0, _BYTES)
 
 
 _UNKNOWN = {"note": None, "waits": False}

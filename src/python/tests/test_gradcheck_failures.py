@@ -17,7 +17,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from gradchecks import parts, ranks, running  # noqa: E402
-from gradchecks.parts import function, matrix, me, reduced, right_sum  # noqa: E402
+from gradchecks.parts import function, matrix, me, reduced, right_sum, two_of_one  # noqa: E402
 
 import distgrad  # noqa: E402
 
@@ -60,15 +60,8 @@ def without_a_graph_on_rank_1(x):
     return y.detach() if me() == 1 else y
 
 
-class SkipsWhatIsUnused(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return reduced(x), 2 * reduced(x)
-
-    @staticmethod
-    def backward(ctx, a, b):
-        return sum(c * reduced(g) for c, g in ((1, a), (2, b)) if g is not None)
+def skips_what_is_unused(a, b):
+    return sum(c * reduced(g) for c, g in ((1, a), (2, b)) if g is not None)
 
 
 _sleep_s = 6
@@ -124,7 +117,8 @@ BROKEN = {
                            ["y does not require grad on rank 1", "rank 1, was done",
                             "ranks 0, 2, 3, backward: waited for another rank: Timed out waiting"
                             " 2000ms"]),
-    "a collective that one rank skips": (SkipsWhatIsUnused.apply, matrix, {"timeout_s": 2}, "error",
+    "a collective that one rank skips": (two_of_one(skips_what_is_unused), matrix,
+                                         {"timeout_s": 2}, "error",
                                          ["rank 0, was done", "ranks 1, 2, 3, backward where y0 has"
                                           " no part in rank 0's loss: waited for another rank"]),
 }

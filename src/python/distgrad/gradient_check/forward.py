@@ -197,24 +197,26 @@ class Measurement:
     def _adds_up(self, slopes, first, noise):
         """Whether the slopes along random combinations of the columns that have no kink are the
         sums."""
-        sure = ~slopes.is_unsure(_KNOWN).any(0)
-        mixes = _superpositions(self._sizes * sure)[:_SUPERPOSITIONS // 2]
-        along = self._along(mixes, first, noise)
-        expected = slopes.value[:, sure] @ mixes[:, sure].T
-        room = along.error + slopes.error[:, sure] @ mixes[:, sure].abs().T
-        largest = along.value.abs().nan_to_num().amax() if along.value.numel() else 0.0
-        off = (along.value - expected).abs() > 4 * room + _GOOD * largest
-        return not bool((off & ~along.is_unsure(_KNOWN)).any())
+        off, unsure = self._off_along(slopes, ~slopes.is_unsure(_KNOWN).any(0), first, noise)
+        return not bool((off & ~unsure).any())
 
     def _is_rough(self, slopes, first, noise):
         """Whether those along random combinations are not the sums: of equal values that change
         places only as they move together no single one has a kink."""
-        mixes = _superpositions(self._sizes)[:_SUPERPOSITIONS // 2]
+        off, unsure = self._off_along(slopes, torch.ones(self._count, dtype=torch.bool), first,
+                                      noise)
+        return bool((off | unsure).any())
+
+    def _off_along(self, slopes, columns, first, noise):
+        """Of random combinations of these columns: where the slopes along them are not the sums,
+        and where they are not known."""
+        mixes = _superpositions(self._sizes * columns)[:_SUPERPOSITIONS // 2]
         along = self._along(mixes, first, noise)
-        room = along.error + slopes.error @ mixes.abs().T
+        expected = slopes.value[:, columns] @ mixes[:, columns].T
+        room = along.error + slopes.error[:, columns] @ mixes[:, columns].abs().T
         largest = along.value.abs().nan_to_num().amax() if along.value.numel() else 0.0
-        off = (along.value - slopes.value @ mixes.T).abs() > 4 * room + _GOOD * largest
-        return bool((off | along.is_unsure(_KNOWN)).any())
+        off = (along.value - expected).abs() > 4 * room + _GOOD * largest
+        return off, along.is_unsure(_KNOWN)
 
     def _noise(self):
         """By output coordinate: how far a value is off a smooth curve, and its size; from sixth

@@ -27,6 +27,29 @@ def local_size(world_size):
     return min(world_size, int(os.environ.get("DISTGRAD_LOCAL_SIZE", world_size)))
 
 
+class NoteSlot:
+    """A version, odd while the text is written; whether the rank waits; the text."""
+
+    def __init__(self, memory, start, size):
+        self._memory = memory
+        self._text = slice(start + 8, start + size)
+        self._version = ctypes.c_uint32.from_buffer(memory, start)
+        self._waits = ctypes.c_int32.from_buffer(memory, start + 4)
+
+    def note(self, text, waits):
+        """Which collective this rank is in (noting.py). Text that is too long is left out."""
+        content = text.encode("utf-8", "replace")
+        if len(content) >= self._text.stop - self._text.start:
+            content = b""
+        self._version.value += 1
+        self._memory[self._text.start : self._text.start + len(content) + 1] = content + b"\0"
+        self._waits.value = int(waits)
+        self._version.value += 1
+
+    def set_waits(self, waits):
+        self._waits.value = int(waits)
+
+
 class Board:
     """Offsets as in docs/protocol.md. Each store is one aligned word, as the driver reads it at any
     time."""
@@ -43,25 +66,14 @@ class Board:
         if rank < MOST_IN_STEP:
             self._calls = ctypes.c_uint64.from_buffer(self._memory, _CALLS + 8 * rank)
             self._calls.value = 0
-        note = _NOTES + _NOTE_BYTES * rank
-        self._note = slice(note + 8, note + _NOTE_BYTES)
-        self._note_version = ctypes.c_uint32.from_buffer(self._memory, note)
-        self._waits = ctypes.c_int32.from_buffer(self._memory, note + 4)
+        self._note = NoteSlot(self._memory, _NOTES + _NOTE_BYTES * rank, _NOTE_BYTES)
         self.note("", False)
 
     def note(self, text, waits):
-        """Which collective this rank is in (noting.py). Text that is too long is left out."""
-        room = self._note.stop - self._note.start
-        content = text.encode("utf-8", "replace")
-        if len(content) >= room:
-            content = b""
-        self._note_version.value += 1  # odd: being written
-        self._memory[self._note.start : self._note.start + len(content) + 1] = content + b"\0"
-        self._waits.value = int(waits)
-        self._note_version.value += 1
+        self._note.note(text, waits)
 
     def set_waits(self, waits):
-        self._waits.value = int(waits)
+        self._note.set_waits(waits)
 
     def all_are_through(self, case_id, world_size):
         """Whether every rank has done what it does in this case, if only raised an error."""

@@ -5,7 +5,7 @@ import dataclasses
 
 from .joined import Joined, backward_of
 
-_SAME = 0.05  # factors
+SAME_FACTOR = 0.05  # factors that are as near to each other are one
 
 
 @dataclasses.dataclass
@@ -105,7 +105,7 @@ class BackwardSearch:
             how, ranks = _ratio_text(by_rank(state), by_rank(reference))
             if not how:
                 return "", (), False
-            is_meant = abs(_total(one, state) / _total(follower, reference) - 1) <= _SAME
+            is_meant = abs(_total(one, state) / _total(follower, reference) - 1) <= SAME_FACTOR
             found = (how, ranks, is_meant and not self._is_left_so(one, state, reference))
         return found
 
@@ -117,7 +117,7 @@ class BackwardSearch:
             factor for name, factor in self._scaled.items()
             if name.rpartition(".")[0] == one.name
         ]
-        return bool(own) and all(abs(factor / ratio - 1) <= _SAME for factor in own)
+        return bool(own) and all(abs(factor / ratio - 1) <= SAME_FACTOR for factor in own)
 
 
 def _holders(one):
@@ -143,7 +143,7 @@ def _ratio_text(now, then):
     if not ratios and are_alike(now.values()) and are_alike(then.values()):  # stages of a pipeline
         ratio = next(iter(now.values())) / next(iter(then.values()))
         ratios = dict.fromkeys(now, ratio)
-    far = {rank: ratio for rank, ratio in ratios.items() if abs(ratio - 1) > _SAME}
+    far = {rank: ratio for rank, ratio in ratios.items() if abs(ratio - 1) > SAME_FACTOR}
     if not far:
         return "", ()
     values = list(far.values())
@@ -158,7 +158,7 @@ def _mean(factors):
 
 
 def are_alike(values):
-    return max(values) - min(values) <= _SAME * max(map(abs, values))
+    return max(values) - min(values) <= SAME_FACTOR * max(map(abs, values))
 
 
 def by_rank(state):

@@ -4,7 +4,7 @@ it."""
 import torch
 
 from .arrivals import unreached, wrong_at_once
-from .backward_search import BackwardSearch, are_alike, by_call, by_rank
+from .backward_search import SAME_FACTOR, BackwardSearch, are_alike, by_call, by_rank
 from .calls import between, named
 from .cotangents import sentences, tokens_of
 from .data import leave_out_other_passes, looked_at
@@ -14,7 +14,6 @@ from .graph import Graph
 from .joined import joined
 from .orders import names_of, pieces_in_another_order
 
-_SAME = 0.05  # factors
 _SAME_COUNT = 0.02  # of numbers of rows, that a bfloat16 can show
 
 
@@ -333,7 +332,7 @@ class Finder:
         the ranks do not share the data: what comes after backward has no part in it."""
         if self.factor is None or not factors or self._looked_at_data()[1]:
             return False
-        return abs(self.factor - 1) > _SAME and all(abs(f / self.factor - 1) <= _SAME
+        return abs(self.factor - 1) > SAME_FACTOR and all(abs(f / self.factor - 1) <= SAME_FACTOR
                                                     for f in factors.values())
 
     def _looked_at_data(self):

@@ -2,11 +2,10 @@
 
 import itertools
 
-from .backward_search import are_alike
+from .backward_search import SAME_FACTOR, are_alike
 from .joined import backward_of, value_factor
 from .orders import pieces_in_another_order
 
-_SAME = 0.05  # factors
 _JUMP = 8  # times the error of what it is computed from
 
 
@@ -98,6 +97,6 @@ class ForwardSearch:
 def _times_the_value(one):
     """ ", which is 0.25 times what it should be", where it is that on all ranks."""
     factors = [value_factor(p.record["value"], one.truth["value"]) for p in one.pieces]
-    if None in factors or not are_alike(factors) or abs(factors[0] - 1) <= _SAME:
+    if None in factors or not are_alike(factors) or abs(factors[0] - 1) <= SAME_FACTOR:
         return ""
     return f", which is {factors[0]:.4g} times what it should be"

@@ -80,6 +80,23 @@ def function(forward, backward):
     return Made.apply
 
 
+def two_of_one(backward):
+    """The sum and twice the sum, of one node. backward gets both cotangents: None for an output
+    that is in no loss, which may be so on one rank."""
+
+    class Made(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return reduced(x), 2 * reduced(x)
+
+        @staticmethod
+        def backward(ctx, a, b):
+            return backward(a, b)
+
+    return Made.apply
+
+
 right_sum = function(reduced, lambda g, x: reduced(g))
 right_gather = function(gathered, lambda g, x: reduced(g)[me()].clone())
 

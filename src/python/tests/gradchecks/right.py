@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, me, n, product_of,
-                    reduced, right_gather, right_sum, rooted, scattered)
+                    reduced, right_gather, right_sum, rooted, scattered, two_of_one)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
 checkpoint(torch.sin, torch.zeros(1), use_reentrant=False)  # imports much: once, not on each rank
@@ -270,19 +270,10 @@ def dropout(x):
     return right_sum(nn.functional.dropout(x, 0.5))
 
 
-class TwoOfOne(torch.autograd.Function):
-    """None for an output that is in no loss; that may be so on one rank."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return reduced(x), 2 * reduced(x)
-
-    @staticmethod
-    def backward(ctx, a, b):
-        known = a if b is None else b
-        a, b = (torch.zeros_like(known) if g is None else g for g in (a, b))
-        return reduced(a + 2 * b)
+def of_two_or_one(a, b):
+    known = a if b is None else b
+    a, b = (torch.zeros_like(known) if g is None else g for g in (a, b))
+    return reduced(a + 2 * b)
 
 
 def two_sums(x):
@@ -518,7 +509,7 @@ CASES = [
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("one tensor twice", same_twice, one_tensor_twice),
     Case("dropout", dropout, lambda: matrix(3, 3)),
-    Case("two outputs of one function", TwoOfOne.apply, matrix),
+    Case("two outputs of one function", two_of_one(of_two_or_one), matrix),
     Case("two sums", two_sums, matrix, options={"timeout_s": 5}),
     Case("straight through", straight_through, matrix, words=DETACHED),
     Case("a detached output beside", detached_beside, matrix,

@@ -5,7 +5,7 @@ import torch.distributed as dist
 
 from . import right
 from .parts import (NOTHING, Case, exchanged, function, gathered, group, matrix, max_of, me, n,
-                    product_of, reduced, right_gather, right_sum, rooted, scattered)
+                    product_of, reduced, right_gather, right_sum, rooted, scattered, two_of_one)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
 GATHER = ("x̄_r = Σ_k ȳ_k[r]",)
@@ -361,19 +361,11 @@ class InAnotherOrder(torch.autograd.Function):
         return a, reduced(b)
 
 
-class OfBothOrTheFirst(torch.autograd.Function):
+def of_both_or_the_first(a, b):
     """Forgets the second output where it is the only one with a cotangent, or lacks one."""
-
-    @staticmethod
-    def forward(ctx, x):
-        ctx.set_materialize_grads(False)
-        return reduced(x), 2 * reduced(x)
-
-    @staticmethod
-    def backward(ctx, a, b):
-        known = a if b is None else b
-        sums = [reduced(torch.zeros_like(known) if g is None else g) for g in (a, b)]
-        return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
+    known = a if b is None else b
+    sums = [reduced(torch.zeros_like(known) if g is None else g) for g in (a, b)]
+    return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
 
 
 def straight_through(x):
@@ -409,8 +401,9 @@ BEHAVIOURS = [
     Case("collectives in another order on rank 0", InAnotherOrder.apply,
          lambda: (matrix(2, 3), matrix(3, 2)), "other-backward", alone=False,
          words=("On rank 0 the cotangents of y0 and y1 are exchanged",)),
-    Case("an output that rank 0 leaves out", OfBothOrTheFirst.apply, matrix, "other-backward",
-         alone=False, words=("Where y0 has no part in rank 0's loss the gradient is another one",)),
+    Case("an output that rank 0 leaves out", two_of_one(of_both_or_the_first), matrix,
+         "other-backward", alone=False,
+         words=("Where y0 has no part in rank 0's loss the gradient is another one",)),
     behaving("order of memory", in_memory_order, "contiguity", "transposed"),
     behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous",
              breaks=True),
