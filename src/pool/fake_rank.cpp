@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <numeric>
@@ -121,6 +122,8 @@ void act(std::string_view action, std::string_view argument, const Place& place)
     raise(SIGKILL);
   else if (action == "exit")
     std::exit(integer(argument));
+  else if (action == "count")
+    std::ofstream(text, std::ios::app) << '.';
   else if (action == "hang")
     sleep_for_ever();
   else if (action == "garbage")

@@ -18,7 +18,7 @@ using Ticket = std::uint64_t;
 // Who can do a request: the workers of one program, in one role, of one world size (1 for
 // simulators) and one transport.
 struct TeamKind {
-  int rank_program = 0;
+  int rank_program = 0;  // 0: distgrad-rank; others are interpreters with code of users
   WorkerRole role = WorkerRole::kSimulator;
   int world_size = 1;
   // What carries the collectives, where that is not Gloo on the CPU: "nccl on cuda". Such ranks are

@@ -628,6 +628,13 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
                       blamed ? of_difference(*blamed, first_cause(errors)) : first_cause(errors));
 }
 
+// How long our own simulator takes for a case does not depend on the cases before it, of which it
+// keeps nothing that runs.
+bool Team::is_slow_simulation(const RankError& error) const {
+  return kind_.role == WorkerRole::kSimulator && kind_.rank_program == 0 &&
+         error.kind == ErrorKind::kHang;
+}
+
 Team::Failure Team::make_failure(InFlight* failed, RankError error) {
   is_broken_ = true;
   Failure failure;
@@ -636,8 +643,8 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
     // Ranks that are through with a case may fail in the next one and end while their peers still
     // need them.
     const bool others_may_end = last_id_ > 1 && is_echo(error);
-    failure.may_be_inherited =
-        others_may_end || (failed->id > 1 && distgrad::may_be_inherited(error));
+    failure.may_be_inherited = others_may_end || (failed->id > 1 && !is_slow_simulation(error) &&
+                                                  distgrad::may_be_inherited(error));
     failure.completion = completion(*failed, std::move(error));
     failure.job = std::move(failed->job);
   }

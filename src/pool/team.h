@@ -142,6 +142,7 @@ class Team {
   RankError of_difference(const InFlight& in_flight, RankError error) const;
   InFlight* loading_for_too_long(std::int64_t now);
   std::optional<Failure> failure_of_workers(std::int64_t now);
+  bool is_slow_simulation(const RankError& error) const;
   Failure make_failure(InFlight* failed, RankError error);
   Completion completion(InFlight& done, std::optional<RankError> error);
 

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <limits>
 #include <map>
 
@@ -525,6 +526,16 @@ TEST_F(WorkerPoolTest, NothingToWaitFor) {
   EXPECT_FALSE(pool_->wait(ticket)) << "it was taken";
   EXPECT_TRUE(pool_->wait(other));
   EXPECT_FALSE(pool_->next());
+}
+
+// A slow simulation is slow again: nobody waits for it twice.
+TEST_F(WorkerPoolTest, ASimulationThatTakesTooLongIsNotTriedAgain) {
+  const std::string path = testing::TempDir() + "distgrad_slow_simulations";
+  std::filesystem::remove(path);
+  EXPECT_FALSE(simulate("").error);
+  const RankError hang = simulate("sim: count " + path + "; sim: hang", 0.3).error.value();
+  EXPECT_EQ(hang.kind, ErrorKind::kHang);
+  EXPECT_EQ(std::filesystem::file_size(path), 1u);
 }
 
 TEST_F(WorkerPoolTest, UrgentSimulationsGoFirst) {
