@@ -1,5 +1,7 @@
 #include "model/random_values.h"
 
+#include <cmath>
+
 namespace distgrad {
 namespace {
 
@@ -19,6 +21,36 @@ std::uint64_t fnv1a(const std::string& text) {
   return h;
 }
 
+// What is left when 64 bits are divided by `span`, for many of them at once: doubles have vector
+// instructions, and are exact up to 2^53.
+struct Remainder {
+  static constexpr double kMostSpan = 0x1p26;  // its square and 2^32 are below 2^53 together
+
+  explicit Remainder(double of) : span(of), inverse(1 / of), of_high(std::fmod(0x1p32, of)) {}
+
+  // Of a whole number below 2^53. The quotient is off by one at most.
+  inline __attribute__((always_inline)) double of(double x) const {
+    const double rest = x - static_cast<double>(static_cast<std::int64_t>(x * inverse)) * span;
+    const double raised = rest < 0 ? rest + span : rest;
+    return raised >= span ? raised - span : raised;
+  }
+
+  inline __attribute__((always_inline)) double operator()(std::uint64_t bits) const {
+    const auto high = static_cast<double>(static_cast<std::int64_t>(bits >> 32));
+    const auto low = static_cast<double>(static_cast<std::int64_t>(bits & 0xFFFFFFFF));
+    return of(of(high) * of_high + low);
+  }
+
+  double span, inverse, of_high;
+};
+
+inline __attribute__((always_inline)) void integers(std::uint64_t start, std::uint64_t first,
+                                                    double lowest, Remainder remainder, double* out,
+                                                    std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = lowest + remainder(mixed(start + (first + i + 1) * kStep));
+}
+
 // The draws in their order, as sums of floating-point numbers depend on it. All products are exact:
 // fused or not, the bits are the same.
 inline __attribute__((always_inline)) void normals(std::uint64_t start, std::uint64_t first,
@@ -32,16 +64,27 @@ inline __attribute__((always_inline)) void normals(std::uint64_t start, std::uin
   }
 }
 
-void fill_normals(std::uint64_t start, std::uint64_t first, double* out, std::size_t count) {
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define DISTGRAD_WIDE_VECTORS __attribute__((target("avx512dq,avx512vl"), optimize("O3")))
+
+DISTGRAD_WIDE_VECTORS void normals_by_vectors(std::uint64_t start, std::uint64_t first, double* out,
+                                              std::size_t count) {
   normals(start, first, out, count);
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define DISTGRAD_HAS_WIDE_VECTORS
-__attribute__((target("avx512dq,avx512vl"), optimize("O3"))) void fill_normals_by_vectors(
-    std::uint64_t start, std::uint64_t first, double* out, std::size_t count) {
-  normals(start, first, out, count);
+DISTGRAD_WIDE_VECTORS void integers_by_vectors(std::uint64_t start, std::uint64_t first,
+                                               double lowest, Remainder remainder, double* out,
+                                               std::size_t count) {
+  integers(start, first, lowest, remainder, out, count);
 }
+
+bool has_wide_vectors() {
+  return __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#else
+constexpr auto normals_by_vectors = normals;
+constexpr auto integers_by_vectors = integers;
+constexpr bool has_wide_vectors() { return false; }
 #endif
 
 }  // namespace
@@ -71,15 +114,16 @@ double RandomValues::operator[](std::uint64_t i) const {
 }
 
 void RandomValues::fill(std::uint64_t first, std::span<double> out) const {
-  if (kind_ != RandomSpec::Kind::kNormal) {
+  const double span = high_ - low_ + 1;
+  if (kind_ == RandomSpec::Kind::kNormal) {
+    const auto fill = has_wide_vectors() ? normals_by_vectors : normals;
+    fill(start_, first, out.data(), out.size());
+  } else if (kind_ == RandomSpec::Kind::kIntegers && span <= Remainder::kMostSpan) {
+    const auto fill = has_wide_vectors() ? integers_by_vectors : integers;
+    fill(start_, first, low_, Remainder(span), out.data(), out.size());
+  } else {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] = (*this)[first + i];
-    return;
   }
-#ifdef DISTGRAD_HAS_WIDE_VECTORS
-  if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return fill_normals_by_vectors(start_, first, out.data(), out.size());
-#endif
-  fill_normals(start_, first, out.data(), out.size());
 }
 
 std::uint64_t RandomValues::bits(std::uint64_t i) const { return mixed(start_ + (i + 1) * kStep); }

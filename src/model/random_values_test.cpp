@@ -26,6 +26,9 @@ TEST(RandomValues, FilledAreTheSameBits) {
                                         {Kind::kIntegers, 7.0, 7.0},
                                         {Kind::kIntegers, 0.0, 1.0},
                                         {Kind::kIntegers, 0.0, 255.0},
+                                        {Kind::kIntegers, -3.0, 0x1p26 - 4},
+                                        {Kind::kIntegers, 1.0, 0x1p26 - 6},
+                                        {Kind::kIntegers, 0.0, 0x1p26},
                                         {Kind::kIntegers, -0x1p52, 0x1p53 - 1},
                                         {Kind::kUniform, -1.0, 3.0},
                                         {Kind::kNormal, 0.0, 0.0}}) {

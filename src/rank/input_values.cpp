@@ -6,12 +6,11 @@
 #include <cmath>
 #include <cstring>
 #include <span>
-#include <system_error>
-#include <thread>
 
 #include "expression/evaluation_scope.h"
 #include "expression/scalar_type.h"
 #include "model/random_values.h"
+#include "rank/side_by_side.h"
 
 namespace distgrad {
 namespace {
@@ -20,20 +19,10 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // 16 GiB of floa
 
 // A large value on several cores, as a simulator makes those of all ranks while these wait for it.
 void fill(const RandomValues& values, std::span<double> out) {
-  constexpr std::size_t kWorthAThread = std::size_t{1} << 20, kMostThreads = 4;
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
-  const std::size_t pieces =
-      std::clamp<std::size_t>(out.size() / kWorthAThread, 1, std::min(cores, kMostThreads));
-  const std::size_t each = (out.size() + pieces - 1) / pieces;
-  std::vector<std::jthread> threads;
-  std::size_t begin = 0;
-  try {
-    for (; begin + each < out.size(); begin += each)
-      threads.emplace_back(
-          [&values, begin, piece = out.subspan(begin, each)] { values.fill(begin, piece); });
-  } catch (const std::system_error&) {  // no more threads: this one does the rest
-  }
-  values.fill(begin, out.subspan(begin));
+  constexpr std::size_t kWorthAThread = std::size_t{1} << 20;
+  side_by_side(out.size(), kWorthAThread, [&](std::size_t begin, std::size_t count) {
+    values.fill(begin, out.subspan(begin, count));
+  });
 }
 
 // `rank` < 0: the input is one tensor, not a rank's.

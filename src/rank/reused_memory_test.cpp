@@ -1,7 +1,13 @@
 #include "rank/reused_memory.h"
 
 #include <ATen/ATen.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <vector>
 
 namespace distgrad {
 namespace {
@@ -60,6 +66,20 @@ TEST(ReusedMemory, CountsByRequest) {
   { const at::Tensor x = block(1); }
   const at::Tensor y = block(2);
   EXPECT_EQ(ReusedMemory::kept_bytes(), 0U);
+}
+
+// Nobody waits for the pages one by one.
+TEST(ReusedMemory, HasItsPagesAtOnce) {
+  const ReusedMemory memory;
+  const at::Tensor x = block(33);
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  char* const start = static_cast<char*>(x.data_ptr());
+  char* const first = start + (page - reinterpret_cast<std::uintptr_t>(start) % page) % page;
+  const std::size_t pages = (bytes(33) - static_cast<std::size_t>(first - start)) / page;
+  if (::madvise(first, page, MADV_POPULATE_WRITE) != 0) GTEST_SKIP() << "by Linux 5.14 and newer";
+  std::vector<unsigned char> resident(pages);
+  ASSERT_EQ(::mincore(first, pages * page, resident.data()), 0);
+  EXPECT_THAT(resident, testing::Each(1));
 }
 
 TEST(ReusedMemory, KeepsWhatATensorHoldsThatGrows) {

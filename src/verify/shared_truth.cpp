@@ -35,23 +35,21 @@ std::vector<double> reference_weights(Program program, const Objective& objectiv
 
 }  // namespace
 
-std::deque<std::shared_ptr<SharedTruth>> grouped_by_truth(std::span<const Case> cases,
-                                                          const std::vector<std::size_t>& chosen) {
-  std::deque<std::shared_ptr<SharedTruth>> truths;
-  std::map<Key, std::shared_ptr<SharedTruth>> by_key;
+std::deque<std::vector<std::size_t>> grouped_by_truth(std::span<const Case> cases,
+                                                      const std::vector<std::size_t>& chosen) {
+  std::deque<std::vector<std::size_t>> groups;
+  std::map<Key, std::size_t> by_key;
   for (const std::size_t i : chosen) {
-    auto& truth = by_key[key_of(cases[i])];
-    if (!truth) truths.push_back(truth = std::make_shared<SharedTruth>());
-    truth->cases.push_back(i);
+    const auto [found, is_new] = by_key.emplace(key_of(cases[i]), groups.size());
+    if (is_new) groups.emplace_back();
+    groups[found->second].push_back(i);
   }
-  const auto place = [&](const std::shared_ptr<SharedTruth>& truth) {
-    const std::size_t first = truth->cases.front();
-    return std::pair(first / kTogether, cases[first].world_size);
+  const auto place = [&](const std::vector<std::size_t>& group) {
+    return std::pair(group.front() / kTogether, cases[group.front()].world_size);
   };
-  std::stable_sort(truths.begin(), truths.end(),
+  std::stable_sort(groups.begin(), groups.end(),
                    [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  for (const auto& truth : truths) truth->unfinished = truth->cases.size();
-  return truths;
+  return groups;
 }
 
 SimulateRequest first_request(const SharedTruth& truth, std::span<const Case> cases,

@@ -26,10 +26,10 @@ struct SharedTruth {
   std::size_t unfinished = 0;                      // cases; at 0 the tensors are let go
 };
 
-// `cases[i]` for each i of `chosen`, by truth; those of one world size together where that does not
-// keep what is done from being printed soon.
-std::deque<std::shared_ptr<SharedTruth>> grouped_by_truth(std::span<const Case> cases,
-                                                          const std::vector<std::size_t>& chosen);
+// The places in `cases` that are chosen, by truth; those of one world size together where that does
+// not keep what is done from being printed soon.
+std::deque<std::vector<std::size_t>> grouped_by_truth(std::span<const Case> cases,
+                                                      const std::vector<std::size_t>& chosen);
 
 inline bool is_expected_to_match(const Case& c) { return c.expected.verdict == Verdict::kMatch; }
 

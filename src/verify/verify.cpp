@@ -66,9 +66,9 @@ class Verification {
   using Truth = std::shared_ptr<SharedTruth>;
 
   void run_all() {
-    truths_ = grouped_by_truth(cases_, those_that_can_run());
-    if (!options_.simulate_only && !truths_.empty())
-      workers_.prepare_for(cases_[truths_.front()->cases.front()]);
+    waiting_ = grouped_by_truth(cases_, those_that_can_run());
+    if (!options_.simulate_only && !waiting_.empty())
+      workers_.prepare_for(cases_[waiting_.front().front()]);
     ask_for_truths();
     while (!results_.is_over()) {
       std::optional<Completion> done = workers_.next();
@@ -120,9 +120,11 @@ class Verification {
   // --- Their truth ---
 
   void ask_for_truths() {
-    for (; !truths_.empty() && active_ < kAhead; ++active_) {
-      Truth truth = std::move(truths_.front());
-      truths_.pop_front();
+    for (; !waiting_.empty() && active_ < kAhead; ++active_) {
+      auto truth = std::make_shared<SharedTruth>();
+      truth->cases = std::move(waiting_.front());
+      truth->unfinished = truth->cases.size();
+      waiting_.pop_front();
       truth->asked = first_request(*truth, cases_, options_);
       const Ticket ticket = workers_.ask_truth(truth->asked, cases_[truth->cases.front()]);
       asked_.emplace(ticket, std::move(truth));
@@ -227,8 +229,8 @@ class Verification {
   CaseWorkers workers_;
   OrderedResults results_;
 
-  std::deque<Truth> truths_;  // not yet asked for
-  std::size_t active_ = 0;    // asked for, and not all cases finished
+  std::deque<std::vector<std::size_t>> waiting_;  // cases of each truth not yet asked for
+  std::size_t active_ = 0;                        // asked for, and not all cases finished
   std::map<Ticket, Truth> asked_;
   std::map<Ticket, std::pair<Truth, std::size_t>> running_;
   std::set<std::tuple<std::string, std::string, std::string>> reported_;  // file, pointer, message
