@@ -14,6 +14,7 @@ and rank 0 judges.
     coordinates  the directions in which inputs are moved and cotangents given
     forward      the right map: the derivative of the forward, measured
     nearby       that of the forward beside inputs where it has kinks, ties or jumps
+    stirring     the values inside, moved apart where they may tie
     backward     the measured map, and whether it is one: linear, the same twice, of any memory
                  layout
     blocks       both maps for one input and one output: blocks [to rank][from rank]

@@ -19,6 +19,7 @@ from ..ranks.rounding import Shaking
 from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import Held
+from .stirring import Stirring
 from .subject import NotSupported, Subject
 from .team import shown_frames
 
@@ -128,13 +129,21 @@ class Executor:
                "outputs": [_described_output(o, run.outputs) for o in run.outputs],
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
-    def move(self, coordinates, moves):
+    def move(self, coordinates, moves, stirring):
         """For each row, coefficients of the input's coordinates: the outputs' coordinates there.
-        `coordinates`: of both from now on, None: as before."""
+        `coordinates`: of both from now on, None: as before; stirring: None, or of Stirring."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
-        for row in moves:
-            run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
-            yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
+        before = self.subject.held
+        if stirring:
+            self.subject.held = Stirring(*stirring, self._team.rank, self._team.size)
+        try:
+            if stirring:
+                self._forward(has_backward=False)
+            for row in moves:
+                run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
+                yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
+        finally:
+            self.subject.held = before
 
     def hold(self):
         """From now on what the function detaches stays as it is at the inputs. Where it detaches

@@ -7,24 +7,24 @@ Else central differences with three step sizes, extrapolated, in which the error
 to step; smaller steps where they disagree; and where the slopes of both sides stay apart, a kink.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 import torch
 
-from .nearby import Nearby
+from .nearby import OTHER, QUIET, Nearby
 
 _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
 _SUPERPOSITIONS = 4
 _SMOOTH = 2.0**-8  # the largest step of differences, relative to the coordinate's size
 _QUICK = 2.0**-17  # the one step where combinations confirm it
-_QUIET = 1e-13  # of the outputs: with more noise than that it does not do
 _NEARER = (2.0**-16, 2.0**-24)  # where that goes over a kink
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
 _ROUGH = 1e-5  # of the outputs: more noise than that is half precision inside
 _GOOD = 1e-8  # an error of this part of the largest derivative is small enough
 _KNOWN = 1e-4  # of a larger one nothing is known
+_OTHER_INSIDE = 1e-2  # of an output's largest slope: so much is no curve's own
 _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 
 
@@ -44,6 +44,9 @@ class Derivative:
     # Combinations of input coordinates along which all is smooth, though single ones are not:
     # (coordinates, their shares, slopes by output coordinate, errors).
     together: list = field(default_factory=list)
+    hulls: list = field(default_factory=list)  # what else of single ones hangs together
+    sums: list = field(default_factory=list)  # of a tensor's outputs
+    hidden: Optional[torch.Tensor] = None  # at which elements kinks inside cancel out, if any
     jumps: Optional[torch.Tensor] = None  # at which elements the function does, where it does
     repeats: bool = True  # whether two runs gave the same
     noise: float = 0.0  # of the outputs, relative to them
@@ -55,14 +58,17 @@ class Derivative:
 
 class Measurement:
     """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor;
-    groups: lists of input coordinates that are the same element on several ranks; ties: Ties."""
+    groups: lists of input coordinates that are the same element on several ranks; of_ranks: by rank
+    its coordinates; ties: Ties."""
 
-    def __init__(self, move, sizes, spans, groups, ties, eps):
+    def __init__(self, move, sizes, spans, groups, of_ranks, ties, eps):
+        self._of_ranks = of_ranks
         self._move, self._sizes, self._spans = move, sizes, spans
         self._groups, self._ties, self._eps = groups, ties, eps
         self._count = len(sizes)
         self._depends = torch.tensor(False)
         self._evaluations = 0
+        self._nearby = None  # where that was looked at
 
     def run(self):
         found = self._affine(self._eps)
@@ -116,13 +122,15 @@ class Measurement:
     def _by_differences(self, affine, noise, relative):
         self._look_below()
         groups = _independent(self._depends)
-        slopes = self._quick(groups, noise) if relative < _QUIET else None
+        slopes = self._quick(groups, noise) if relative < QUIET else None
         if slopes is None:
             first = min(0.5, max(_SMOOTH, relative**0.2))
             slopes = self._slopes(groups, first, noise)
-            if not self._adds_up(slopes, first, noise):
+            adds_up, rough = self._sums(slopes, first, noise)
+            if not adds_up:
                 slopes = self._slopes([[c] for c in range(self._count)], first, noise)
-            slopes.is_rough = self._is_rough(slopes, first, noise)
+                _, rough = self._sums(slopes, first, noise)
+            slopes.is_rough = rough
         kink, unknown = slopes.kinks(), slopes.is_unsure(_KNOWN)
         unknown &= ~kink
         error = torch.where(kink, slopes.floor, slopes.error)
@@ -134,19 +142,79 @@ class Measurement:
         return found
 
     def _look_nearby(self, found, noise, relative):
-        nearby = Nearby(self._values, self._base, self._sizes, self._ties, noise, relative)
-        nearby.look()
-        found.low, found.high, others = nearby.widened(found.low, found.high, self._depends)
-        found.jumps = nearby.jumps
+        self._nearby = self._beside(noise, relative)
+        self._nearby.look()
+        found.jumps = self._nearby.jumps
         found.open = found.open | found.jumps
-        # At a kink any would do that lies between; at a jump the differences are no derivative.
-        between = nearby.slopes.nan_to_num(posinf=0, neginf=0).mean(0)
+        self._widen(found, self._nearby)
+        self._tie(found, self._nearby)
+
+    def _beside(self, noise, relative):
+        return Nearby(self._values, self._base, self._sizes, self._ties, noise, relative)
+
+    def _widen(self, found, nearby):
+        """At a kink any would do that lies between; at a jump the differences are no derivative."""
+        found.low, found.high, others = nearby.widened(found.low, found.high, self._depends)
+        between = nearby.slopes.nan_to_num(nan=float("nan"), posinf=0, neginf=0).nanmean(0)
         elsewhere = others | found.open
-        found.matrix = torch.where(elsewhere, between, found.matrix)
+        found.matrix = torch.where(elsewhere, between.nan_to_num(), found.matrix)
         found.error = found.error.masked_fill(elsewhere, 0.0)
         found.low = torch.where(found.open, found.matrix, found.low)
         found.high = torch.where(found.open, found.matrix, found.high)
-        found.together = self._together((found.high > found.low).any(0), nearby, noise)
+
+    def _tie(self, found, nearby):
+        kinks = found.high > found.low
+        found.together = nearby.together(self._candidates(kinks.any(0)))
+        found.hulls = nearby.hulls(kinks, self._of_ranks)
+        found.sums = nearby.sums(self._spans)
+
+    # -- kinks and ties of what is made inside
+
+    def stirred(self, found, gradient):
+        """This Derivative with what lies between the slopes that there are where the values inside
+        are moved apart. Where the function itself is smooth and the gradient lies there, too, kinks
+        inside cancel out, and torch's own gradient may be that: open. None where nothing is
+        other. gradient: [input, output], as measured."""
+        noise, relative = self._noise_and_share()
+        if relative >= QUIET:
+            return None
+        nearby = self._nearby
+        if nearby is None:
+            nearby, mixes = self._beside(noise, relative), _superpositions(self._sizes)[::2]
+            if not nearby.stirs(mixes, mixes @ found.matrix.T):
+                return None
+            nearby.look()
+        stirred = nearby.stir()
+        if stirred is None:
+            return None
+        smooth, known = (found.high <= found.low) & ~found.open, found
+        found = replace(known)
+        self._widen(found, nearby)
+        self._open_hidden(found, known, smooth, gradient.T, stirred)
+        found.evaluations = self._evaluations
+        self._tie(found, nearby)
+        return found
+
+    @staticmethod
+    def _open_hidden(found, known, smooth, gradient, stirred):
+        """Only where they are much more than a curve has of its own."""
+        size = torch.maximum(found.low.abs(), found.high.abs()).amax(1, keepdim=True)
+        room = _OTHER_INSIDE * size
+        outside = (gradient < known.low - room) | (gradient > known.high + room)
+        inside = (gradient > found.low - room) & (gradient < found.high + room)
+        width = found.high - found.low
+        unsettled = (_still_grow(stirred, room).any(1, keepdim=True) & ~inside
+                     & (gradient > found.low - width) & (gradient < found.high + width))
+        found.hidden = outside & (smooth & inside | unsettled) & (width > room)
+        found.open = found.open | found.hidden
+        for name in ("matrix", "low", "high", "error"):
+            setattr(found, name, torch.where(smooth & ~found.hidden, getattr(known, name),
+                                             getattr(found, name)))
+        # There the values inside are others, and slopes a little.
+        found.error = torch.where(found.high > found.low, torch.maximum(
+            found.error, OTHER * size), found.error)
+        for name in ("low", "high"):
+            setattr(found, name, torch.where(found.hidden, found.matrix, getattr(found, name)))
 
     def _look_below(self):
         """At a minimum or a cap an output may depend on moves down alone."""
@@ -194,18 +262,18 @@ class Measurement:
                 break
         return slopes
 
-    def _adds_up(self, slopes, first, noise):
+    def _sums(self, slopes, first, noise):
         """Whether the slopes along random combinations of the columns that have no kink are the
-        sums."""
-        off, unsure = self._off_along(slopes, ~slopes.is_unsure(_KNOWN).any(0), first, noise)
-        return not bool((off & ~unsure).any())
-
-    def _is_rough(self, slopes, first, noise):
-        """Whether those along random combinations are not the sums: of equal values that change
-        places only as they move together no single one has a kink."""
-        off, unsure = self._off_along(slopes, torch.ones(self._count, dtype=torch.bool), first,
-                                      noise)
-        return bool((off | unsure).any())
+        sums; and whether those of all are not: of equal values that change places only as they move
+        together no single one has a kink."""
+        every = torch.ones(self._count, dtype=torch.bool)
+        sure = ~slopes.is_unsure(_KNOWN).any(0)
+        off, unsure = self._off_along(slopes, sure, first, noise)
+        adds_up, rough = not bool((off & ~unsure).any()), bool((off | unsure).any())
+        if adds_up and not bool(sure.all()):
+            off, unsure = self._off_along(slopes, every, first, noise)
+            rough = bool((off | unsure).any())
+        return adds_up, rough
 
     def _off_along(self, slopes, columns, first, noise):
         """Of random combinations of these columns: where the slopes along them are not the sums,
@@ -259,39 +327,24 @@ class Measurement:
         return [(step * h, values[i, 0][order], values[i, 1][order]) for i, step in enumerate(steps)
                ]
 
-    def _together(self, columns, nearby, noise):
-        """Where several elements have a kink: the slopes as they move together, where those have
-        none."""
+    def _candidates(self, columns):
+        """Elements that may have one share together: the same one on several ranks, all of them,
+        those of a tie; those of them that have a kink."""
         even = [(group, torch.ones(len(group), dtype=torch.float64))
                 for group in [*self._groups, list(range(self._count))]]
         groups = {}
         for group, shares in [*even, *((tie.columns, tie.signs) for tie in self._ties)]:
             kept = [(c, share) for c, share in zip(group, shares.tolist()) if bool(columns[c])]
             if len(kept) > 1:
-                groups[tuple(kept)] = tuple(zip(*kept))
-        if not groups:
-            return []
-        step = min(float(self._sizes[list(g)].min()) for g, _ in groups.values()) * _NEARER[0]
-        moves = torch.zeros(len(groups), self._count, dtype=torch.float64)
-        for i, (group, shares) in enumerate(groups.values()):
-            moves[i, list(group)] = step * torch.tensor(shares, dtype=torch.float64)
-        values = self._values(torch.cat([moves, -moves, moves / 4, -moves / 4])).reshape(
-            2, 2, len(groups), -1)
-        h = torch.full((len(groups),), step, dtype=torch.float64)
-        slopes = _Slopes.pair(self._base, [(h, *values[0]), (h / 4, *values[1])], noise)
-        smooth, found = ~slopes.kinks() & ~slopes.is_unsure(_KNOWN), []
-        for i, (group, shares) in enumerate(groups.values()):
-            group, shares = list(group), torch.tensor(shares, dtype=torch.float64)
-            known = smooth[:, i] & nearby.are_alike_along(group, shares, slopes.value[:, i])
-            found.append((group, shares, slopes.value[:, i].masked_fill(~known, float("nan")),
-                          slopes.error[:, i]))
-        return found
+                groups[tuple(kept)] = ([c for c, _ in kept], torch.tensor(
+                    [share for _, share in kept], dtype=torch.float64))
+        return list(groups.values())
 
     # -- what the outputs are measured by
 
-    def _values(self, moves):
+    def _values(self, moves, stirring=None):
         self._evaluations += len(moves)
-        return self._move(moves)
+        return self._move(moves, stirring)
 
     def _size_of(self, values):
         """By output coordinate, the largest value in its tensor."""
@@ -367,6 +420,14 @@ class _Slopes:
             wide = getattr(self, name).clone()
             wide[:, columns] = getattr(other, name)
             setattr(self, name, torch.where(better, wide, getattr(self, name)))
+
+
+def _still_grow(slopes, room):
+    """Where the last quarter of points has more than those before: others might have more yet."""
+    before = slopes[:-(len(slopes) // 4)]
+    low = before.nan_to_num(nan=float("inf")).amin(0)
+    high = before.nan_to_num(nan=-float("inf")).amax(0)
+    return ((slopes < low - room) | (slopes > high + room)).any(0)
 
 
 def _central(h, above, below):

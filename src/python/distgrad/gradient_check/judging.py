@@ -15,6 +15,7 @@ from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exc
 from .report import Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
+_NO_SHARE, _MOST_SHARES = 1e-6, 12
 _MOST_DETAILS = 3
 _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
@@ -42,6 +43,7 @@ class Judgement:
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.paired = 0  # findings that are about pairs of an input and an output
+        self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
         self.findings = []
         self.formulas, self.legends = {}, []
@@ -72,6 +74,7 @@ class Judgement:
         right_for, within, wrong = {}, [], []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
+            self.is_of_maps = bool(self.findings)
             return
         for x, inputs in _variables(self._inputs).items():
             for y, outputs in _variables(self._outputs).items():
@@ -92,7 +95,7 @@ class Judgement:
         ties = [] if found else self._ties()
         if ties:
             merged = _merged(self._named_ties(within))
-        self.paired = len(merged)
+        self.paired, self.is_of_maps = len(merged), bool(merged or ties)
         self.findings += merged or ties
 
     def _of_the_whole(self):
@@ -131,6 +134,8 @@ class Judgement:
             first = Mistake("tie",
                             "where the function has a kink (equal values, a zero) the gradient is"
                             " none of those that lie between the slopes of both sides", first.ranks)
+        elif pair.low is not None and first.name == "other-backward":
+            first = self._but_for_a_factor(pair) or first
         self.roundings |= {first.dtype} - {None}
         bases = bases_of(pair)
         measured = formula(pair.measured, pair.room, bases, names)
@@ -145,6 +150,15 @@ class Judgement:
                        right[0] if right else [], "; ".join(legends),
                        grid and [[number(c) for c in row] for row in grid],
                        self.is_linear, details, self.dtype)
+
+    def _but_for_a_factor(self, pair):
+        """The Mistake where the gradient, divided by a number that may be one, is right at kinks,
+        too."""
+        for c in (self._ranks, 1 / self._ranks, 2, 0.5, -1):
+            over = [[block / c for block in row] for row in pair.measured]
+            if not replace(pair, measured=over).wrong():
+                return mistake_in(replace(pair, right=over, low=None, high=None))
+        return None
 
     def _why_missing(self, mistake, x):
         if mistake.name != "no-gradient":
@@ -271,21 +285,53 @@ class Judgement:
     def _ties(self):
         """Elements with a kink each whose shares do not add up to the slope as they move
         together."""
-        for columns, shares, slopes, errors in self.derivative.together:
+        for columns, shares, slopes, errors in [*self.derivative.together, *self._off_hulls()]:
             gradient = shares @ self._backward.matrix[columns]
-            room = errors + self._room_of_all[columns].amax(0) + self._rtol * gradient.abs()
+            room = (errors + shares.abs() @ self._room_of_all[columns]
+                    + self._rtol * gradient.abs())
             off = ((gradient - slopes).abs() > room) & slopes.isfinite()
             if not bool(off.any()):
                 continue
             b = int(off.nonzero()[0])
             ranks = self._ranks_of(columns)
+            weights = f"({', '.join(number(round(x, 6)) for x in shares.tolist()[:_MOST_SHARES])})"
+            weights = "" if bool((shares.abs() == 1).all()) else f", weighted with {weights},"
             text = ("where values are equal or the function has another kink, the shares of"
-                    f" {len(columns)} elements add up to {float(gradient[b]):.6g}; moved together"
-                    f" they change the output by {float(slopes[b]):.6g}")
+                    f" {len(columns)} elements{weights} add up to {float(gradient[b]):.6g}; moved"
+                    f" together they change the output by {float(slopes[b]):.6g}")
             missing = bool((self._backward.matrix[columns][:, off].abs() <= room[off]).all())
             return [Finding("no-gradient" if missing else "tie", text, ranks=ranks,
                             dtype=self.dtype)]
+        return self._unlike_sums()
+
+    def _unlike_sums(self):
+        """Outputs whose sum has a derivative, which the gradients do not add up to: as sorted
+        values are the same ones in any order, each is in one place."""
+        for span, slopes, errors in self.derivative.sums:
+            gradient = self._backward.matrix[:, span].sum(1)
+            room = errors + self._room_of_all[:, span].sum(1) + self._rtol * gradient.abs()
+            off = ((gradient - slopes).abs() > room) & slopes.isfinite()
+            if bool(off.any()):
+                c = int(off.nonzero()[0])
+                text = ("where values are equal or the function has another kink, the gradients of"
+                        f" all outputs of one tensor add up to {float(gradient[c]):.6g} in an"
+                        f" element; the derivative of their sum is {float(slopes[c]):.6g}")
+                return [Finding("tie", text, ranks=self._ranks_of([c]), dtype=self.dtype)]
         return []
+
+    def _off_hulls(self):
+        """Such combinations, where the gradient is none of what the slopes beside the inputs
+        make."""
+        for hull in self.derivative.hulls:
+            shares = hull.off(self._backward.matrix[hull.columns, hull.output])
+            if not float(shares.abs().max()) > hull.floor:
+                continue
+            shares = shares / shares.abs().max()
+            slopes = torch.full((self._backward.matrix.shape[1],), math.nan, dtype=torch.float64)
+            slopes[hull.output] = shares @ hull.point
+            kept = shares.abs() > _NO_SHARE
+            yield (hull.columns[kept].tolist(), shares[kept], slopes,
+                   float(shares.abs().sum()) * hull.floor)
 
     def _named_ties(self, pairs):
         """Findings, where shares that do not add up have the name of a mistake: other ranks' were

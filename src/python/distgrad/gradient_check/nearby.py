@@ -3,18 +3,24 @@
 Of equal values each may be the median, and none of them tells by moving alone. So all elements are
 moved apart a little, where the function is smooth, and its derivative is measured there: what lies
 between those derivatives is right at the inputs. Equal values change places from one such point to
-the next, so that each of them comes first, and last, and everywhere between.
+the next, so that each of them comes first, and last, and everywhere between. Where the backward
+seems wrong, what the function computes inside is moved apart, too.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-_APART = 2.0**-16  # of an element's size
+_APART = 2.0**-20  # of an element's size; with so many elements that stir, some go further
+_BETWEEN = 0.1
+QUIET = 1e-13  # of the outputs: with more noise than that little can be told
 _NOISY = 0.35  # the power of the outputs' noise that they are moved apart by, where that is more
 _STEPS = 64  # of the differences there, in that distance
 _MOST_POINTS, _MOST_RUNS = 48, 4096
-_OTHER = 1e-3  # by how much a slope is another one, relative to both
+_FEW_TURNS, _SHUFFLED, _FEW_POINTS = 2, 3, 6
+_EPS = 2.0**-50
+_MOST_STIRRED, _FEW_STIRRED = 2048, 4  # runs, points
+OTHER = 1e-3  # by how much a slope is another one, relative to both
 _JUMPS = 0.8  # of what a move changes, if one of a quarter does so, too
 
 
@@ -50,32 +56,110 @@ def _turned(digits, turn):
     return number.argsort().argsort()
 
 
+@dataclass
+class Hull:
+    """Of one output: at these input coordinates its slopes beside the inputs are `point` and
+    combinations of the rows of `ways`, and nothing else. floor: by how much they may be off."""
+
+    output: int
+    columns: torch.Tensor
+    point: torch.Tensor
+    ways: torch.Tensor
+    floor: float
+
+    def off(self, gradient):
+        """How far the gradient of these coordinates is from all that."""
+        off = gradient - self.point
+        return off - self.ways.T @ (self.ways @ off)
+
+
 class Nearby:
-    """values(moves): the outputs; base: at the inputs; noise: by output coordinate."""
+    """values(moves, stirring): the outputs; base: at the inputs; noise: by output coordinate."""
 
     def __init__(self, values, base, sizes, ties, noise, relative):
         self._values, self._base, self._sizes, self._ties = values, base, sizes, ties
         self._noise, self._apart = noise, max(_APART, relative**_NOISY)
-        self._turns = min(max([1, *(tie.turns() for tie in ties)]), _MOST_POINTS // 4,
-                          max(1, _MOST_RUNS // (4 * len(sizes) + 4)))
-        self.slopes, self._floor = None, None  # [point, output, input]; [output, input]
+        self._is_quiet = relative < QUIET
+        needed = max([1, *(tie.turns() for tie in ties)])
+        most = min(_MOST_POINTS // 4, max(1, _MOST_RUNS // (4 * len(sizes) + 4)))
+        # Of a tie that has too many for that a few tell as much; noise would only add up.
+        few = _FEW_TURNS if self._is_quiet else 1
+        self._turns = needed if few <= needed <= most else few
+        self.slopes = None  # [point, output, input]
+        self._floor = torch.zeros(1, 1)  # [output, input]
         self.jumps = None  # [output, input]
 
     def look(self):
-        directions = self._directions()
-        count, step = len(self._sizes), self._apart / _STEPS
-        points = self._apart * directions
-        around = torch.cat([torch.zeros(1, count, dtype=torch.float64),
-                            torch.diag(step * self._sizes)])
-        moves = (points[:, None] + around).reshape(-1, count)
-        values = self._values(torch.cat([moves, points / 4]))
-        there = values[:len(moves)].reshape(len(points), count + 1, -1)
-        here, moved = there[:, :1], there[:, 1:]
+        points = self._apart * self._directions(self._turns)
+        self.slopes, rows = self._slopes_at(points, self._apart)
+        self.jumps = self._where_it_jumps(rows.any(0))
+        # Beyond a jump it is another function.
+        self.slopes[rows] = float("nan")
+
+    def stir(self):
+        """Looks also where what operators give inside is moved apart, by less, as those of many
+        elements go far. The slopes there; None where that could not be."""
+        found = []
+        count = min(_MOST_POINTS // 2, max(4, _MOST_STIRRED // (len(self._sizes) + 1)))
+        moves = _APART / _STEPS * self._directions(count // 4)[:count]
+        for i, point in enumerate(moves):
+            slopes, rows = self._slopes_at(point[None], _APART, i)
+            if slopes is None:
+                return None
+            slopes[rows] = float("nan")
+            found.append(slopes)
+        stirred = torch.cat(found)
+        self.slopes = torch.cat([self.slopes, stirred])
+        return stirred
+
+    def stirs(self, along, slopes):
+        """Whether the slopes along these moves are others where what operators give is moved
+        apart."""
+        step = _APART / _STEPS
+        moves = torch.cat([torch.zeros_like(along[:1]), step * along])
+        for i in range(_FEW_STIRRED):
+            values = self._values(moves, (_APART, i))
+            if values is None:
+                return False
+            there = (values[1:] - values[0]) / step
+            room = OTHER * slopes.abs().amax() + 8 * self._noise_of(values) / step
+            off = (there - slopes).abs() > room
+            if bool(off.any()):
+                return True
+        return False
+
+    def _slopes_at(self, points, apart, turn=None):
+        """[point, output, input]; and [point, output] whether the output jumps on the way there.
+        turn: of Stirring."""
+        count, step = len(self._sizes), apart / _STEPS
+        stirring = None if turn is None else (apart, turn)
         h = (step * self._sizes)[:, None]
-        self.slopes = ((moved - here) / h).transpose(1, 2)
-        self._floor = (8 * self._noise / h).T
-        self.jumps = self._where_it_jumps(
-            self._are_jumps(here[:, 0], values[len(moves):]).any(0))
+        generator = torch.Generator().manual_seed(13)
+        mix = torch.rand(count, generator=generator, dtype=torch.float64) - 0.5
+        around = torch.cat([torch.zeros(1, count, dtype=torch.float64), torch.diag(h[:, 0]),
+                            (h[:, 0] * mix)[None]])
+        there = self._values((points[:, None] + around).reshape(-1, count), stirring)
+        if there is None:
+            return None, None
+        there = there.reshape(len(points), count + 2, -1)
+        here, moved, mixed = there[:, :1], there[:, 1:-1] - there[:, :1], there[:, -1]
+        noise = self._noise_of(there)
+        self._floor = torch.maximum(self._floor, (8 * noise / h).T)
+        nearer = [self._values(torch.cat([points, points + h[:, 0] * mix]) / part,
+                               stirring and (apart / part, turn)).reshape(2, len(points), -1)
+                  for part in ((4, 16) if stirring is None else (16,))]
+        along, size = mixed - here[:, 0], (moved * mix[:, None]).abs().sum(1)
+        off = torch.maximum((along - (moved * mix[:, None]).sum(1)).abs(),
+                            (along - 16 * (nearer[-1][1] - nearer[-1][0])).abs())
+        # Where a step goes over a second kink, or a curve bends more than kinks do, they tell
+        # nothing of the inputs.
+        is_other = self._is_quiet & (off > _BETWEEN * size + 16 * 8 * noise)
+        slopes = (moved / h).transpose(1, 2).masked_fill(is_other[:, :, None], float("nan"))
+        return slopes, self._are_jumps(here[:, 0], *(here for here, _ in nearer))
+
+    def _noise_of(self, values):
+        """What is moved inside may be much larger than an output is at the inputs."""
+        return torch.maximum(self._noise, _EPS * values.abs().nan_to_num(posinf=0).max())
 
     def widened(self, low, high, depends):
         """(low, high, which elements are others than before): what lies between the slopes, too,
@@ -83,23 +167,80 @@ class Nearby:
         finite = self.slopes.isfinite()
         least = torch.where(finite, self.slopes, low).amin(0)
         most = torch.where(finite, self.slopes, high).amax(0)
-        room = _OTHER * torch.maximum(least.abs(), most.abs()) + self._floor
+        room = OTHER * torch.maximum(least.abs(), most.abs()) + self._floor
         down = torch.where(least < low - room, least - low, torch.zeros_like(low))
         up = torch.where(most > high + room, most - high, torch.zeros_like(high))
-        for tie in self._ties:
-            if tie.turns() > self._turns:
-                self._share(tie.columns, down, up, depends, (self.slopes.abs() > room).any(0))
+        for tie in self._uncovered():
+            self._share(tie.columns, down, up, depends, (self.slopes.abs() > room).any(0))
         return low + down, high + up, (down < 0) | (up > 0)
 
-    def are_alike_along(self, columns, weights, slopes):
-        """By output, whether these are the slopes wherever one is beside the inputs. Of a part of
-        a tie that is known only where each of its elements has been in each place."""
-        if any(tie.turns() > self._turns and set(tie.columns) & set(columns) != set(tie.columns)
-               and set(tie.columns) & set(columns) for tie in self._ties):
-            return torch.zeros_like(slopes, dtype=torch.bool)
-        along = self.slopes[:, :, columns] @ weights
-        size = (self.slopes[:, :, columns].abs() @ weights.abs()).amax(0)
-        return (along - slopes).abs().amax(0) <= _OTHER * size + self._floor[:, columns].sum(1)
+    def together(self, groups):
+        """Of (columns, their shares): (both, by output the slope as they move together, NaN where
+        it is not the same all around, by how much it may be off)."""
+        found = []
+        for columns, shares in groups:
+            along = self.slopes[:, :, columns] @ shares
+            slopes = along.nanmean(0)
+            off = (along - slopes).abs().nan_to_num(posinf=0).amax(0)
+            room = (1 if self._is_quiet else 8) * self._floor[:, columns] @ shares.abs()
+            size = (self.slopes[:, :, columns].abs() @ shares.abs()).nan_to_num(posinf=0).amax(0)
+            known = ((off <= OTHER * size + room) & self._is_whole(columns)
+                     & (along.isfinite().sum(0) >= _FEW_POINTS))
+            found.append((columns, shares, slopes.masked_fill(~known, float("nan")), off + room))
+        return found
+
+    def sums(self, spans):
+        """Of outputs: (their slice, by input the slope of their sum, NaN where it is not the same
+        all around though theirs are others, by how much it may be off)."""
+        found, uncovered = [], [c for tie in self._uncovered() for c in tie.columns]
+        for span in spans if self._is_quiet else ():
+            slopes = self.slopes[:, span]
+            slopes = slopes[slopes.isfinite().flatten(1).all(1)]
+            if slopes.shape[1] < 2 or len(slopes) < _FEW_POINTS:
+                continue
+            room = self._floor[span].sum(0)
+            moves = (slopes.amax(0) - slopes.amin(0)).amax(0) > room + OTHER * slopes.abs().amax()
+            total = slopes.sum(1)
+            off = (total - total.mean(0)).abs().amax(0)
+            known = moves & (off <= OTHER * slopes.abs().sum(1).amax(0) + room)
+            known[uncovered] = False
+            found.append((span, total.mean(0).masked_fill(~known, float("nan")), off + room))
+        return found
+
+    def _is_whole(self, columns):
+        """Of a part of a tie nothing is known where not each of its elements has been in each
+        place."""
+        return not any(set(tie.columns) & set(columns) and not set(tie.columns) <= set(columns)
+                       for tie in self._uncovered())
+
+    def _uncovered(self):
+        return [tie for tie in self._ties if tie.turns() > self._turns]
+
+    def hulls(self, columns_of, blocks):
+        """Hulls, of what takes part by output and input; of each block of inputs where all are too
+        many to tell."""
+        found = []
+        taking_part = columns_of.sum(1).gt(1) if self._is_quiet else torch.zeros(0)
+        for b in taking_part.nonzero().flatten().tolist():
+            of_all = self._hull(b, columns_of[b].nonzero().flatten())
+            parts = [] if of_all else [self._hull(b, block[columns_of[b, block]])
+                                       for block in blocks]
+            found += [hull for hull in (of_all, *parts) if hull]
+        return found
+
+    def _hull(self, b, columns):
+        """None where the points beside the inputs are not more than the ways that the slopes differ
+        in."""
+        slopes, uncovered = self.slopes[:, b, columns], {c for tie in self._uncovered()
+                                                         for c in tie.columns}
+        slopes = slopes[slopes.isfinite().all(1)]
+        if len(columns) < 2 or len(slopes) < _FEW_POINTS or uncovered & set(columns.tolist()):
+            return None
+        floor = OTHER * float(slopes.abs().max()) + float(self._floor[b, columns].max())
+        point, ways = _span_of(slopes, floor)
+        before = _span_of(slopes[:-(len(slopes) // 4)], floor)[1]
+        is_settled = len(ways) == len(before) <= len(slopes) - 4
+        return Hull(b, columns, point, ways, floor) if is_settled else None
 
     def _share(self, group, down, up, depends, seen):
         """Of so many that not each has been everywhere: what holds of one may hold of all that the
@@ -110,36 +251,53 @@ class Nearby:
             apart[:, group] = torch.where(takes_part, most(apart[:, group], 1, keepdim=True),
                                           apart[:, group])
 
-    def _directions(self):
-        """Rows of moves, and the opposites of each."""
-        generator, rows = torch.Generator().manual_seed(9), []
-        for turn in range(self._turns):
-            ordered = [tie.orders(turn) for tie in self._ties]
-            for way in range(2):
-                row = 2 * torch.rand(len(self._sizes), generator=generator, dtype=torch.float64) - 1
-                for tie, orders in zip(self._ties, ordered):
-                    count = len(tie.columns)
-                    # As far from each other, none of them 0 or the opposite of another
-                    row[tie.columns] = (2.0 * orders[way].double() + 1.5 - count) / count
-                rows.append(row * self._sizes)
+    def _directions(self, turns):
+        """Rows of moves, and the opposites of each. Each tie is turned by itself, and the last ones
+        are in any order: else what ties change together by chance would seem to belong
+        together."""
+        generator, of_ties = (torch.Generator().manual_seed(seed) for seed in (9, 10))
+        shifts, rows = torch.randint(0, 64 if self._is_quiet else 1, (len(self._ties),),
+                                     generator=of_ties).tolist(), []
+        for number in range(2 * turns + _SHUFFLED * self._is_quiet):
+            row = 2 * torch.rand(len(self._sizes), generator=generator, dtype=torch.float64) - 1
+            signs = 1 - 2 * torch.randint(0, 1 + self._is_quiet, (len(self._ties),),
+                                          generator=of_ties)
+            for tie, shift, sign in zip(self._ties, shifts, signs.tolist()):
+                count = len(tie.columns)
+                order = (tie.orders(number // 2 + shift)[number % 2] if number < 2 * turns else
+                         torch.randperm(count, generator=of_ties))
+                # As far from each other, none of them 0 or the opposite of another
+                row[tie.columns] = sign * (2.0 * order.double() + 1.5 - count) / count
+            rows.append(row * self._sizes)
         return torch.stack([sign * row for row in rows for sign in (1, -1)])
 
     # -- jumps
 
-    def _are_jumps(self, far, near):
-        """Of outputs at moves, and at a quarter of each."""
-        far, near = ((x - self._base).abs() for x in (far, near))
-        return (near > _JUMPS * far) & (far > 64 * self._noise) & far.isfinite()
+    def _are_jumps(self, *moved):
+        """Of outputs at moves, at a quarter of each, and a quarter of that: a slope and a bend may
+        cancel out at one."""
+        moved = [(x - self._base).abs() for x in moved]
+        stays = [near > _JUMPS * far for far, near in zip(moved, moved[1:])]
+        return torch.stack([*stays, moved[-1] > 64 * self._noise, moved[0].isfinite()]).all(0)
 
     def _where_it_jumps(self, rows):
         """By output and input: of the outputs that jump, at which elements. Where that shows at no
         single one, at those that are equally large."""
         jumps = torch.zeros(len(rows), len(self._sizes), dtype=torch.bool)
+        if not bool(rows.any()):
+            return jumps
         moves = self._apart * torch.cat([torch.diag(self._sizes), torch.diag(-self._sizes)])
-        values = self._values(torch.cat([moves, moves / 4])).reshape(2, 2, len(self._sizes), -1)
-        jumps |= self._are_jumps(*values).any(0).T
+        values = self._values(torch.cat([moves, moves / 4, moves / 16]))
+        jumps |= self._are_jumps(*values.reshape(3, 2, len(self._sizes), -1)).any(0).T
         hidden = rows & ~jumps.any(1)
         if bool(hidden.any()):
             tied = [c for tie in self._ties for c in tie.columns]
             jumps[hidden.nonzero(), torch.tensor(tied or list(range(len(self._sizes))))] = True
         return jumps
+
+
+def _span_of(points, floor):
+    """A point in the middle, and the orthogonal ways in which the others are from it."""
+    point = points.mean(0)
+    _, sizes, ways = torch.linalg.svd(points - point, full_matrices=False)
+    return point, ways[sizes > floor * len(points)**0.5]

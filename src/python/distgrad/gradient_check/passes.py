@@ -171,7 +171,8 @@ class Check:
         returned = self._dtypes[dtype]
         computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
-                                       _same_elements(inputs), self._ties(inputs), computed)
+                                       _same_elements(inputs), _of_ranks(inputs),
+                                       self._ties(inputs), computed)
         is_new = derivative is None
         derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
@@ -180,11 +181,16 @@ class Check:
         measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
 
-        def judge(scatter=None, of=derivative):
-            return Judgement(inputs, outputs, of, measured, rtol, self._values(), name,
-                             scatter, not is_new).run()
+        def judge(scatter=None, of=None):
+            return Judgement(inputs, outputs, of or derivative, measured, rtol, self._values(),
+                             name, scatter, not is_new).run()
 
         judgement, scatter = judge(), None
+        stirred = (forwards.stirred(derivative, measured.matrix)
+                   if is_new and judgement.is_of_maps and not self._session.broken_by else None)
+        if stirred:
+            derivative = stirred
+            judgement = judge()
         given = self._as_given(judgement.roundings)
         if given and not self._session.broken_by:
             used += given
@@ -351,9 +357,9 @@ class Check:
 
     def _add_open(self, report, derivative):
         """What could not be judged."""
-        kinks, jumps = int(derivative.kinks().sum()), derivative.jumps
-        unknown = derivative.open if jumps is None else derivative.open & ~jumps
-        unknown = float(unknown.double().mean())
+        kinks, jumps = int(derivative.kinks().sum()), _mask(derivative.jumps, derivative.open)
+        hidden = _mask(derivative.hidden, derivative.open)
+        unknown = float((derivative.open & ~jumps & ~hidden).double().mean())
         if kinks:
             self._note(f"Along {kinks} of {derivative.matrix.shape[1]} directions the function has"
                        " a kink at these inputs, or a tie: there any gradient between the slopes"
@@ -361,11 +367,16 @@ class Check:
         if unknown:
             self._note(f"{unknown:.0%} of the derivatives could not be found by differences (a"
                        " jump, or noise): not judged.")
-        if jumps is not None and bool(jumps.any()):
+        if bool(jumps.any()):
             self._note(f"The function jumps at these inputs{self._moving(jumps.any(0))}, where it"
                        " has no derivative: not judged. Take inputs at which it does not.")
-            if report.verdict == "right":
-                report.verdict, report.formulas = "undecided", {}
+        if bool(hidden.any()):
+            self._note("What the function computes inside has kinks or ties that meet at these"
+                       f" inputs{self._moving(hidden.any(0))}, where the gradients of its parts"
+                       " need not add up to its derivative: not judged. Take inputs at which they"
+                       " do not meet.")
+        if report.verdict == "right" and bool((jumps | hidden).any()):
+            report.verdict, report.formulas = "undecided", {}
         if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
@@ -408,9 +419,14 @@ def _is_unnamed(judgement):
     return all(finding.name == "other-backward" for finding in judgement.findings)
 
 
+def _mask(mask, like):
+    return torch.zeros_like(like) if mask is None else mask
+
+
 def _relative_error(derivative):
     known = ~derivative.open
-    largest = derivative.matrix.abs().nan_to_num(posinf=0)[known]
+    slopes = torch.maximum(derivative.low.abs(), derivative.high.abs())
+    largest = torch.maximum(derivative.matrix.abs(), slopes).nan_to_num(posinf=0)[known]
     if not largest.numel() or not float(largest.max()):
         return 0.0
     return float(derivative.error[known].nan_to_num(posinf=0).max() / largest.max())
@@ -425,6 +441,14 @@ def _spans(coordinates):
     """Of each tensor; in "whole" they are one."""
     return [slice(*ends)
             for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())]
+
+
+def _of_ranks(inputs):
+    """By rank its coordinates; in "whole" they are all."""
+    found = {}
+    for (rank, _), span in inputs.ranges.items():
+        found.setdefault(rank, []).append(torch.arange(inputs.size)[span])
+    return [torch.cat(spans) for spans in found.values()]
 
 
 def _same_elements(inputs):

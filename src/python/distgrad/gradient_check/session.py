@@ -46,10 +46,16 @@ class Session:
         self.inputs, self.outputs = inputs, outputs
         self._untold = (inputs, outputs)
 
-    def move(self, moves):
-        """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates."""
-        results, _ = self.run("move", self._to_report(), moves)
-        return self.outputs.assemble([_rows(r.values) for r in results])
+    def move(self, moves, stirring=None):
+        """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates.
+        stirring: (share, turn) of Stirring; None where the function does not take that."""
+        results, failures = self.run("move", self._to_report(), moves, stirring,
+                                     tolerate=0 if stirring else None)
+        if not failures:
+            return self.outputs.assemble([_rows(r.values) for r in results])
+        if len(failures) < self.size or any(failure.is_echo for failure in failures.values()):
+            self.note_broken(failures)
+        return None
 
     def with_detached_held(self, measure):
         """(what measure() gives while what the function detaches is held, where that is); None

@@ -23,7 +23,7 @@ _FEW_BITS = dict.fromkeys(_ROUNDOFFS, 2.0**2) | {"float64": 2.0**40, "float32": 
 _DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32": 2.0**-12,
                                                  "bfloat16": 2.0**-4, "float16": 2.0**-5}
 
-_EXACT = frozenset(
+EXACT = frozenset(
     """
     _to_copy _unsafe_view abs alias amax amin as_strided bernoulli_ cat clamp clamp_max clamp_min
     clone constant_pad_nd copy copy_ detach diagonal embedding empty empty_like empty_strided expand
@@ -59,7 +59,7 @@ class Rounding(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
-        if func.namespace != "aten" or name in _EXACT:
+        if func.namespace != "aten" or name in EXACT:
             return func(*args, **kwargs)
         mutable = func._schema.is_mutable
         result = func(*args, **kwargs) if mutable else func(*tree_map(self._moved, args), **kwargs)
@@ -93,19 +93,24 @@ class Shaking(TorchDispatchMode):
     """Moves what operators give by up to a rounding, each of its own dtype, of the tensor's largest
     element: what an operator adds up inside is as large as that, be its result nearly 0."""
 
+    _still = EXACT
+
     def __init__(self, seed):
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        is_view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
-        exact = func.namespace != "aten" or func._schema.name.partition("::")[2] in _EXACT
-        if not exact and not is_view:
+        if not self._is_still(func):
             tree_map(self._shake, result)
         return result
 
     without_dynamo(__torch_dispatch__)
+
+    def _is_still(self, func):
+        is_view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
+        return (func.namespace != "aten" or func._schema.name.partition("::")[2] in self._still
+                or is_view)
 
     def _shake(self, x):
         if type(x) is not torch.Tensor or not x.is_floating_point() or not x.numel():

@@ -219,6 +219,89 @@ def only_the_largest(x):
     return right_sum(x * nn.functional.one_hot(x.argmax(-1), x.shape[-1]))
 
 
+def weights(rows, columns):
+    """The same on all ranks."""
+    return torch.randn(rows, columns, dtype=torch.float64,
+                       generator=torch.Generator().manual_seed(1))
+
+
+def zeros(*shape):
+    return lambda: torch.zeros(*shape, dtype=torch.float64, requires_grad=True)
+
+
+def sorted_inside(x):
+    """Of zeros all that is sorted is equal, though no input tells which of it is with which."""
+    return (x @ weights(3, 5)).sort(-1).values
+
+
+def by_rank_inside(x):
+    h = x @ weights(3, 5)
+    return (right_sum(h.max(-1).values), right_sum(h.amin(-1)), right_sum(h.topk(2, -1).values),
+            right_sum(h.median(-1).values))
+
+
+def cancel_out(x):
+    """x, made of two kinks: torch's own gradient at 0 is 0."""
+    return x.relu() - (-x).relu()
+
+
+def half_of(x):
+    return right_sum(x.relu() - x.abs() / 2)
+
+
+def weighted_max(x):
+    return torch.stack([2 * x[0], x[1], x[2] + 1]).amax(0)
+
+
+def with_gradient(forward, *gradient):
+    return function(forward, lambda g, x: g * torch.tensor(gradient, dtype=g.dtype))
+
+
+def two_maxima(x):
+    return x[:2].amax() + x[2:].amax()
+
+
+def curved(x):
+    """So much that a move of 2^-20, or 2^-18, changes as much as one of a quarter."""
+    bends = 2.0 ** torch.arange(14, 22)
+    return right_sum(torch.cat([(x[:-1] - 1) - bends * (x[:-1] - 1).square(), x[-1:].relu()]))
+
+
+def overlap(a, b):
+    """1 - IoU of boxes."""
+    low, high = torch.maximum(a[:, :2], b[:, :2]), torch.minimum(a[:, 2:], b[:, 2:])
+    inside = (high - low).clamp(min=0).prod(-1)
+    areas = [(box[:, 2:] - box[:, :2]).prod(-1) for box in (a, b)]
+    return 1 - inside / (sum(areas) - inside)
+
+
+class VocabularyParallel(torch.autograd.Function):
+    """Megatron's cross entropy: each rank has a part of each row."""
+
+    @staticmethod
+    def forward(ctx, x, target):
+        most = max_of(x.amax(-1))
+        shares = (x - most[:, None]).exp()
+        total = reduced(shares.sum(-1))
+        at = target - me() * x.shape[1]
+        own = (at >= 0) & (at < x.shape[1])
+        at = at.clamp(0, x.shape[1] - 1)[:, None]
+        ctx.save_for_backward(shares / total[:, None], own[:, None], at)
+        return total.log() + most - reduced(torch.where(own, x.gather(1, at)[:, 0], 0.0))
+
+    @staticmethod
+    def backward(ctx, g):
+        shares, own, at = ctx.saved_tensors
+        return reduced(g)[:, None] * shares.scatter_add(1, at, -own.to(shares.dtype)), None
+
+
+def routed(summed, x, w):
+    """A mixture of experts, of which each row takes two."""
+    scores, chosen = (x @ w).topk(2, -1)
+    gates = torch.zeros(len(x), w.shape[1], dtype=x.dtype).scatter(-1, chosen, scores.softmax(-1))
+    return summed(sum(gates[:, e:e + 1] * ((e + 1) * x).tanh() for e in range(w.shape[1])))
+
+
 def loss_of_steps(x):
     return right_sum(((x > 1).to(x.dtype) * x.sin()).sum())
 
@@ -496,6 +579,32 @@ CASES = [
          words=("not judged on 4 ranks", "in x[0, 0], x[0, 1] on")),
     Case("a loss that jumps", loss_of_steps, rows([1.0, 0.5, 2, 1]), verdict="undecided",
          words=("in x[0, 0], x[0, 3] on",)),
+    Case("sorted values that are equal inside", lambda x: right_sum(sorted_inside(x)), zeros(2, 3),
+         ranks=(2,)),
+    Case("of values that are equal inside, by their ranks", by_rank_inside, zeros(1, 3),
+         ranks=(2,)),
+    Case("the largest of 40 zeros inside",
+         lambda x: right_sum((x @ weights(2, 40)).topk(3, -1).values), zeros(1, 2)),
+    Case("the largest of 40 zeros", lambda x: right_sum(x.topk(3, -1).values), zeros(1, 40),
+         ranks=(2,)),
+    Case("a tie of weighted values, shared",
+         lambda x: right_sum(with_gradient(weighted_max, 2 / 3, 1 / 3, 1 / 3)(x)), rows(1.0, 2, 1)),
+    Case("a tie of weighted values, all to one",
+         lambda x: right_sum(with_gradient(weighted_max, 2, 0, 0)(x)), rows(1.0, 2, 1)),
+    Case("two ties, one shared", lambda x: right_sum(with_gradient(two_maxima, 0.5, 0.5, 1, 0)(x)),
+         rows(1.0, 1, 2, 2)),
+    Case("kinks that cancel out", lambda x: right_sum(cancel_out(x)), rows([0.0, 1, 2]),
+         verdict="undecided", words=("kinks or ties that meet at these inputs in x[0, 0] on",)),
+    Case("kinks that cancel out at zeros", half_of, zeros(1, 3), verdict="undecided"),
+    Case("curves that are no jumps", curved, rows(*[1.0] * 8, 0), ranks=(2,)),
+    Case("boxes that are equal", lambda a, b: right_sum(overlap(a, b)),
+         lambda: (rows([0.0, 0, 1, 2])(), rows([0.0, 0, 1, 2])()), ranks=(2,)),
+    Case("vocabulary-parallel cross entropy of zeros",
+         lambda x: VocabularyParallel.apply(x, torch.tensor([1, 4, 7])), zeros(3, 3)),
+    Case("routed", lambda x, w: routed(right_sum, x, w), lambda: (matrix(2, 3), weights(
+        3, 4).requires_grad_())),
+    Case("routed by zeros", lambda x, w: routed(right_sum, x, w),
+         lambda: (matrix(1, 2), zeros(2, 3)()), ranks=(2,), verdict="undecided"),
     Case("running maxima, with equal values", lambda x: right_sum(x.cummax(-1).values),
          equal_in_rows),
     Case("pooled, with equal values", lambda x: right_sum(nn.functional.max_pool1d(x, 2, 1)),

@@ -189,6 +189,29 @@ def running_in_full(g, x):
     return torch.einsum("ab,abc->ac", reduced(g), is_largest.to(x.dtype))
 
 
+def inside_in_full(g, x):
+    h = x @ right.weights(3, 5)
+    same = (h.sort(-1).values[..., None] == h[:, None]).to(x.dtype)
+    return torch.einsum("ab,abc,dc->ad", reduced(g), same, right.weights(3, 5))
+
+
+class OtherRanksTarget(right.VocabularyParallel):
+    """As if each rank had the target."""
+
+    @staticmethod
+    def backward(ctx, g):
+        shares, own, at = ctx.saved_tensors
+        return reduced(g)[:, None] * shares.scatter_add(1, at, -torch.ones_like(own).double()), None
+
+
+def average_of_ties(x):
+    return function(average, lambda g, x: reduced(g))(x.amax())
+
+
+def tied_on_rank_1():
+    return right.rows([3.0, 3, 1] if me() == 1 else [3.0, 2, 1])()
+
+
 ROWS = torch.tensor([0, 1, 1, 0])
 
 
@@ -223,6 +246,30 @@ OTHERS = [
          words=("2 times the right one",)),
     Case("sort: all equal, identity", lambda x: identity(x.sort(-1).values),
          right.rows([2.0, 2, 2]), "identity-backward"),
+    Case("a tie of weighted values, in full",
+         lambda x: right_sum(right.with_gradient(right.weighted_max, 2, 1, 1)(x)),
+         right.rows(1.0, 2, 1), "tie", ranks=(2,),
+         words=("weighted with (0.5, 1, 1",)),
+    Case("two ties, one lost",
+         lambda x: right_sum(right.with_gradient(right.two_maxima, 1, 0, 0, 0)(x)),
+         right.rows(1.0, 1, 2, 2), "tie", ranks=(2,)),
+    Case("sort of what is equal inside: in full",
+         function(lambda x: reduced(right.sorted_inside(x)), inside_in_full), right.zeros(1, 3),
+         "tie", ranks=(2,)),
+    Case("sort of what is equal inside: identity", lambda x: identity(right.sorted_inside(x)),
+         right.zeros(1, 3), "identity-backward", ranks=(2,)),
+    Case("kinks that cancel out: identity", lambda x: identity(right.cancel_out(x)),
+         right.rows([0.0, 1, 2]), "identity-backward", ranks=(2,)),
+    Case("kinks that cancel out: twice", lambda x: twice(right.cancel_out(x)),
+         right.rows([0.0, 1, 2]), "scaled", ranks=(3,)),
+    Case("average of a tie on one rank: as a sum", average_of_ties, tied_on_rank_1, "scaled",
+         words=("4 times the right one",)),
+    Case("vocabulary-parallel cross entropy of zeros: all have the target",
+         lambda x: OtherRanksTarget.apply(x, torch.tensor([1, 4, 7])), right.zeros(3, 3),
+         "other-backward"),
+    Case("routed by zeros: twice", lambda x, w: right.routed(twice, x, w),
+         lambda: (matrix(1, 2), right.zeros(2, 3)()), "scaled", alone=False, ranks=(2,),
+         words=("2 times the right one", "jumps at these inputs in w[0, 0]")),
     Case("running maxima: ties in full", function(running_maxima, running_in_full),
          right.equal_in_rows, "tie"),
     Case("an embedding of repeated rows, not added up",
