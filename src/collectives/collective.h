@@ -37,7 +37,8 @@ struct Collective {
   CollectiveKind kind;
 
   // Operands by rank in, outputs by rank out, differentiable by autograd. Checks shapes
-  // (InvalidCall). The oracle: plain tensor code, nothing clever.
+  // (InvalidCall). The oracle: plain tensor code, nothing clever. No output is computed from
+  // another: its cotangent would count the other's, too (.alias() what several ranks get).
   std::vector<at::Tensor> (*simulate)(const Call&, const std::vector<at::Tensor>& operands);
 
   // On a real rank, outside autograd: own operand in, own output out. May fill

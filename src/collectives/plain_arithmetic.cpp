@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <stdexcept>
 
 namespace distgrad {
 namespace {
@@ -254,7 +255,7 @@ Plains plain_outputs(const Call& call, const Plains& x) {
       for (int r = 0; r < call.size; ++r) out.push_back(chunk(call, x[r], r, r));
       return out;
   }
-  return out;
+  throw std::logic_error("plain_arithmetic.cpp has no such collective");
 }
 
 Plains plain_adjoint(const Call& call, const Plains& x, const Plains& g) {
@@ -299,7 +300,7 @@ Plains plain_adjoint(const Call& call, const Plains& x, const Plains& g) {
       }
       return out;
   }
-  return out;
+  throw std::logic_error("plain_arithmetic.cpp has no such collective");
 }
 
 }  // namespace distgrad

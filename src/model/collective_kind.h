@@ -20,7 +20,8 @@ enum class CollectiveKind {
   kAllToAll,
   kSendRecv,
   kCopy,
-  kSlice
+  kSlice,
+  kLast = kSlice
 };
 
 enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kPremulSum };
@@ -102,6 +103,7 @@ inline constexpr auto kCollectives = std::to_array<CollectiveTraits>({
 });
 
 constexpr bool rows_are_in_order() {
+  if (kCollectives.size() != static_cast<std::size_t>(CollectiveKind::kLast) + 1) return false;
   for (std::size_t i = 0; i < kCollectives.size(); ++i)
     if (kCollectives[i].kind != static_cast<CollectiveKind>(i)) return false;
   return true;

@@ -34,6 +34,10 @@ Plain plain_or_zeros(const at::Tensor& x, const at::Tensor& like) {
 std::string difference(const char* what, const Plains& found, const Plains& wanted,
                        const Plains& terms) {
   char text[160];
+  if (found.size() != wanted.size()) {
+    std::snprintf(text, sizeof text, "%zu of %s, not %zu", found.size(), what, wanted.size());
+    return text;
+  }
   for (std::size_t r = 0; r < wanted.size(); ++r) {
     if (found[r].shape != wanted[r].shape) {
       std::snprintf(text, sizeof text, "the shape of %s %zu", what, r);

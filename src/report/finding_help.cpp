@@ -1,5 +1,6 @@
 #include "report/finding_help.h"
 
+#include <algorithm>
 #include <array>
 #include <stdexcept>
 #include <string>
@@ -106,6 +107,15 @@ constexpr std::array<HelpRow, kFindings.size()> kHelp = {{
      "Run the case with --verbose --full and look at which ranks and elements differ: the mistake "
      "is none of the known ones. Shorten the program step by step until the difference goes."},
 }};
+
+constexpr bool every_finding_has_help() {
+  return std::ranges::all_of(kFindings, [](const FindingRow& finding) {
+    return std::ranges::any_of(kHelp, [&](const HelpRow& row) {
+      return row.finding == finding.name && !row.help.empty();
+    });
+  });
+}
+static_assert(every_finding_has_help(), "each finding of model/findings.h has its row in kHelp");
 
 }  // namespace
 

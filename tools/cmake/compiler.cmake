@@ -22,6 +22,7 @@ add_library(distgrad_compile_options INTERFACE)
 target_compile_options(distgrad_compile_options INTERFACE
   -Wall -Wextra $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow> -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wformat=2
   -Wimplicit-fallthrough -Wextra-semi
+  -Werror=switch  # whoever adds a collective or a verdict learns where it counts
   $<$<BOOL:${DISTGRAD_WERROR}>:-Werror>)
 target_include_directories(distgrad_compile_options INTERFACE
   "${PROJECT_SOURCE_DIR}/src" "${PROJECT_BINARY_DIR}/generated")
