@@ -7,10 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
+#include <span>
 
 #include "base/failed_call.h"
+#include "base/whole_pages.h"
 
 namespace distgrad {
 namespace {
@@ -59,10 +60,8 @@ MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
 }
 
 void let_go(const void* begin, std::size_t size) {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto first = (reinterpret_cast<std::uintptr_t>(begin) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(begin) + size) / page * page;
-  if (end > first) madvise(reinterpret_cast<void*>(first), end - first, MADV_DONTNEED);
+  const std::span<std::byte> pages = whole_pages(begin, size);
+  if (!pages.empty()) madvise(pages.data(), pages.size(), MADV_DONTNEED);
 }
 
 UniqueFd create_output_file() {

@@ -3,14 +3,15 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <cstddef>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "base/whole_pages.h"
 #include "rank/side_by_side.h"
 
 namespace distgrad {
@@ -18,34 +19,20 @@ namespace {
 
 constexpr std::size_t kWorthAThread = std::size_t{4} << 20;  // bytes
 
-struct Pages {
-  char* start;
-  std::size_t bytes;
-};
-
-// Those that are the block's alone.
-Pages whole_pages(void* block, std::size_t bytes) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto start = reinterpret_cast<std::uintptr_t>(block);
-  const std::uintptr_t first = (start + page - 1) / page * page,
-                       last = (start + bytes) / page * page;
-  return {reinterpret_cast<char*>(first), first < last ? last - first : 0};
-}
-
 // A virtual machine gives free memory back to its host in pieces as large as huge pages, and to
 // touch such a piece again costs a fault of the host for each small page of it. Small pages come
 // from what was used a moment ago (docs/performance.md).
-void use_small_pages(Pages pages) { ::madvise(pages.start, pages.bytes, MADV_NOHUGEPAGE); }
+void use_small_pages(std::span<std::byte> pages) {
+  ::madvise(pages.data(), pages.size(), MADV_NOHUGEPAGE);
+}
 
 // Has the kernel clear them now, on several cores: where a tensor is filled, one thread waits for
 // each page. Kernels before 5.14 cannot, and where there is no memory, touching it will say so.
-void populate(Pages pages) {
-  constexpr std::size_t kPiece = std::size_t{1} << 16;
-  static_assert(kLargeBlock % kPiece == 0);
-  side_by_side((pages.bytes + kPiece - 1) / kPiece, kWorthAThread / kPiece,
-               [&](std::size_t begin, std::size_t count) {
-                 const std::size_t end = std::min(pages.bytes, (begin + count) * kPiece);
-                 ::madvise(pages.start + begin * kPiece, end - begin * kPiece, MADV_POPULATE_WRITE);
+void populate(std::span<std::byte> pages) {
+  const std::size_t page = page_bytes();
+  side_by_side(pages.size() / page, kWorthAThread / page,
+               [&](std::size_t first, std::size_t count) {
+                 ::madvise(pages.data() + first * page, count * page, MADV_POPULATE_WRITE);
                });
 }
 
@@ -59,7 +46,7 @@ class KeepingAllocator final : public c10::Allocator {
     c10::DataPtr fresh = inner_->allocate(bytes);
     void* block = fresh.get();
     if (fresh.get_context() != block) return fresh;  // is freed in some way of its own
-    const Pages pages = whole_pages(block, bytes);
+    const std::span<std::byte> pages = whole_pages(block, bytes);
     use_small_pages(pages);
     populate(pages);
     {

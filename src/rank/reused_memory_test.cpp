@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-#include <cstdint>
+#include <cerrno>
+#include <span>
 #include <vector>
+
+#include "base/whole_pages.h"
 
 namespace distgrad {
 namespace {
@@ -72,13 +74,12 @@ TEST(ReusedMemory, CountsByRequest) {
 TEST(ReusedMemory, HasItsPagesAtOnce) {
   const ReusedMemory memory;
   const at::Tensor x = block(33);
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  char* const start = static_cast<char*>(x.data_ptr());
-  char* const first = start + (page - reinterpret_cast<std::uintptr_t>(start) % page) % page;
-  const std::size_t pages = (bytes(33) - static_cast<std::size_t>(first - start)) / page;
-  if (::madvise(first, page, MADV_POPULATE_WRITE) != 0) GTEST_SKIP() << "by Linux 5.14 and newer";
-  std::vector<unsigned char> resident(pages);
-  ASSERT_EQ(::mincore(first, pages * page, resident.data()), 0);
+  const std::span<std::byte> pages = whole_pages(x.data_ptr(), bytes(33));
+  ASSERT_FALSE(pages.empty());
+  if (::madvise(pages.data(), page_bytes(), MADV_POPULATE_WRITE) != 0 && errno == EINVAL)
+    GTEST_SKIP() << "this kernel has no MADV_POPULATE_WRITE, which came with Linux 5.14";
+  std::vector<unsigned char> resident(pages.size() / page_bytes());
+  ASSERT_EQ(::mincore(pages.data(), pages.size(), resident.data()), 0);
   EXPECT_THAT(resident, testing::Each(1));
 }
 

@@ -62,12 +62,12 @@ class Measurement:
     its coordinates; ties: Ties."""
 
     def __init__(self, move, sizes, spans, groups, of_ranks, ties, eps):
-        self._of_ranks = of_ranks
         self._move, self._sizes, self._spans = move, sizes, spans
-        self._groups, self._ties, self._eps = groups, ties, eps
+        self._groups, self._of_ranks, self._ties, self._eps = groups, of_ranks, ties, eps
         self._count = len(sizes)
         self._depends = torch.tensor(False)
         self._evaluations = 0
+        self._known_noise = None  # what _noise_and_share() found
         self._nearby = None  # where that was looked at
 
     def run(self):
@@ -115,9 +115,12 @@ class Measurement:
     def _noise_and_share(self):
         """By output coordinate; and the largest relative to its output. That may be 0 at the
         inputs, and is not where they are moved to."""
-        noise, size = self._noise()
-        noise = torch.maximum(noise, self._eps * size)
-        return noise, float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
+        if self._known_noise is None:
+            noise, size = self._noise()
+            noise = torch.maximum(noise, self._eps * size)
+            share = float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
+            self._known_noise = noise, share
+        return self._known_noise
 
     def _by_differences(self, affine, noise, relative):
         self._look_below()

@@ -4,7 +4,7 @@ moved a little, each element by another number."""
 import torch
 from torch.utils._pytree import tree_map
 
-from ..ranks.rounding import EXACT, Shaking, without_dynamo
+from ..ranks.rounding import EXACT, Shaking, has_values, without_dynamo
 
 # Exact, but no mere copies
 _COMPUTES = frozenset(
@@ -44,7 +44,7 @@ class Stirring(Shaking):
     without_dynamo(__torch_dispatch__)
 
     def _moved(self, x):
-        if type(x) is not torch.Tensor or not x.is_floating_point() or not x.numel():
+        if not has_values(x):
             return x
         if self._is_first:
             self._added.append(self._numbers(x))

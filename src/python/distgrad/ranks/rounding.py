@@ -47,6 +47,15 @@ def without_dynamo(dispatch):
     setattr(dispatch, "__dynamo_disable", dispatch)
 
 
+def _is_exact(func, names):
+    return func.namespace != "aten" or func._schema.name.partition("::")[2] in names
+
+
+def has_values(x):
+    """Whether it is a plain tensor of numbers that can be moved a little."""
+    return type(x) is torch.Tensor and x.is_floating_point() and x.numel() > 0
+
+
 class Rounding(TorchDispatchMode):
     """Moves what is computed while it is on. `dtype`: whose roundings."""
 
@@ -58,8 +67,7 @@ class Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        name = func._schema.name.partition("::")[2]
-        if func.namespace != "aten" or name in EXACT:
+        if _is_exact(func, EXACT):
             return func(*args, **kwargs)
         mutable = func._schema.is_mutable
         result = func(*args, **kwargs) if mutable else func(*tree_map(self._moved, args), **kwargs)
@@ -109,11 +117,10 @@ class Shaking(TorchDispatchMode):
 
     def _is_still(self, func):
         is_view = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
-        return (func.namespace != "aten" or func._schema.name.partition("::")[2] in self._still
-                or is_view)
+        return _is_exact(func, self._still) or is_view
 
     def _shake(self, x):
-        if type(x) is not torch.Tensor or not x.is_floating_point() or not x.numel():
+        if not has_values(x):
             return
         noise = 2 * torch.rand(x.shape, dtype=torch.float64, generator=self._generator) - 1
         size = torch.finfo(x.dtype).eps * x.abs().nan_to_num(posinf=0).max()

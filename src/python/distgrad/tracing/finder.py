@@ -332,8 +332,8 @@ class Finder:
         the ranks do not share the data: what comes after backward has no part in it."""
         if self.factor is None or not factors or self._looked_at_data()[1]:
             return False
-        return abs(self.factor - 1) > SAME_FACTOR and all(abs(f / self.factor - 1) <= SAME_FACTOR
-                                                    for f in factors.values())
+        return abs(self.factor - 1) > SAME_FACTOR and all(
+            abs(f / self.factor - 1) <= SAME_FACTOR for f in factors.values())
 
     def _looked_at_data(self):
         texts, parts = looked_at(self._known, len(self._ranks))
