@@ -14,7 +14,7 @@ from gradchecks import wrong, running  # noqa: E402
 
 class Cases(unittest.TestCase):
     def test_all(self):
-        """In one set of ranks: starting them takes longer than the checks."""
+        """Of many in one set of ranks: starting them takes long, too."""
         for case, size, report in running.reports(wrong.CASES):
             with self.subTest(case.name, ranks=size):
                 self.assertEqual(running.objections(case, report), [],
