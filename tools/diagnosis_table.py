@@ -22,14 +22,13 @@ import sys
 import tempfile
 import time
 
-KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scatter",
-         "all_to_all", "send_recv", "copy", "slice")
-COLUMNS = KINDS
+from collective_traits import (COMMUNICATES, JOINING, KEEPS_SHAPE, KINDS, REDUCING, ROOTED,
+                               TRAITS, of_shape)
+
 DTYPES = ("float64", "float64", "float32", "bfloat16", "float16")
 
 
-OPS = {kind: ("sum", "avg", "product", "min", "max", "premul_sum")
-       for kind in ("all_reduce", "reduce", "reduce_scatter")}
+OPS = {kind: ("sum", "avg", "product", "min", "max", "premul_sum") for kind in REDUCING}
 
 
 def directed(rng, kind, op):
@@ -50,17 +49,17 @@ def directed(rng, kind, op):
     body = {kind: rng.choice(("x", "x.t()", "(x * 1)")), **({"op": op} if op else {})}
     if op == "premul_sum":
         body["factor"] = 1.5
-    if kind in ("reduce", "broadcast", "gather", "scatter"):
+    if kind in ROOTED:
         body["root"] = rng.randrange(n)
     if kind == "send_recv":
         body["pairs"] = [[i, (i + 1) % n] for i in range(n)]
-    if kind in ("all_gather", "gather") and rng.random() < 0.5:
+    if kind in JOINING and rng.random() < 0.5:
         body["dim"] = rng.randrange(2)
     if group:
         body["group"] = group
     scenario["inputs"] = {"x": {"random": values}, "w": {"random": {
         "shape": values["shape"], "seed": values["seed"] + 1, "kind": "normal"}}}
-    shared = ([{"s": "y + w"}] if kind in ("all_reduce", "reduce", "broadcast", "copy")
+    shared = ([{"s": "y + w"}] if kind in KEEPS_SHAPE
               else [{"s": "y * 2"}])
     scenario["steps"] = [{"y": body}, *shared]
     use = "s.transpose(0, 1)"
@@ -156,9 +155,8 @@ def percent(part, whole):
 
 # --- Mutants: what each is, where it differs from the adjoint, and the findings true of it ---
 
-KEEPS_SHAPE = ("all_reduce", "reduce", "broadcast")
-EXCHANGES = ("all_to_all", "send_recv")
-COMMUNICATES = tuple(kind for kind in KINDS if kind not in ("copy", "slice"))
+IN_PLACE = tuple(kind for kind in KEEPS_SHAPE if kind in COMMUNICATES)
+EXCHANGES = of_shape("exchanged", "sender")
 LINEAR = ("", "sum", "avg", "premul_sum")
 NARROW = {"in_float32": ("float64",), "in_float16": ("float64", "float32"),
           "in_bfloat16": ("float64", "float32")}
@@ -166,22 +164,22 @@ NARROW = {"in_float32": ("float64",), "in_float16": ("float64", "float32"),
 
 def has_rows(kind, op):
     """The ranks' operands have cotangents of their own, not one that all share."""
-    return kind in ("all_gather", "gather") + EXCHANGES or op not in LINEAR
+    return kind in JOINING + EXCHANGES or op not in LINEAR
 
 
 def has_columns(kind, op):
-    return kind in ("reduce_scatter", "scatter") + EXCHANGES
+    return kind in COMMUNICATES and kind in of_shape("chunk") + EXCHANGES
 
 
 # name: (findings that are true of it, the first being its own; where it applies, by kind and op)
 MUTANTS = {
-    "identity": (("identity-backward",), lambda k, op: k in KEEPS_SHAPE),
+    "identity": (("identity-backward",), lambda k, op: k in IN_PLACE),
     "same_op": (("same-op-backward",),
                 lambda k, op: k == "all_reduce" and op in ("product", "min", "max")),
     "forgotten_op": (("forgotten-op",), lambda k, op: op not in ("", "sum")),
     "own_slice": (("own-slice",), lambda k, op: k == "all_gather"),
     "sum_to_all": (("double-reduction", "forgotten-op", "scaled"),
-                   lambda k, op: k in KEEPS_SHAPE + ("copy",) and (k, op) != ("all_reduce", "sum")),
+                   lambda k, op: k in KEEPS_SHAPE and (k, op) != ("all_reduce", "sum")),
     "gather": (("wrong-slice",), lambda k, op: k == "slice"),
     "divided": (("scaled",), lambda k, op: k in COMMUNICATES),
     "multiplied": (("scaled", "double-reduction", "forgotten-op"), lambda k, op: k in COMMUNICATES),
@@ -201,7 +199,7 @@ MUTANTS = {
     "next_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "previous_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
     "mirrored_slice": (("wrong-slice", "other-backward", "group-rank"), has_rows),
-    "first_slice": (("wrong-slice",), lambda k, op: k in ("all_gather", "gather")),
+    "first_slice": (("wrong-slice",), lambda k, op: k in JOINING),
     "own_slices_summed": (("wrong-slice",), lambda k, op: k == "all_gather"),
     "next_cotangent": (("wrong-slice", "group-rank"), has_columns),
     "previous_cotangent": (("wrong-slice", "group-rank"), has_columns),
@@ -214,15 +212,15 @@ MUTANTS = {
     "total_out_over_x_or_0": (("zero-input",), lambda k, op: op == "product"),
     "as_stored": (("contiguity",), lambda k, op: True),
     "operand_as_stored": (("contiguity",), lambda k, op: op not in LINEAR),
-    "overwritten": (("stale-or-aliased",), lambda k, op: k in KEEPS_SHAPE),
+    "overwritten": (("stale-or-aliased",), lambda k, op: k in IN_PLACE),
     "in_float32": (("precision",), lambda k, op: True),
     "in_float16": (("precision",), lambda k, op: True),
     "in_bfloat16": (("precision",), lambda k, op: True),
     "none": (("no-gradient",), lambda k, op: True),
     "without": (("missing-reduction", "identity-backward", "own-slice", "no-gradient"),
-                lambda k, op: k in COMMUNICATES and k not in ("reduce", "gather")),
+                lambda k, op: k in COMMUNICATES and not TRAITS[k].only_on_root),
     "root": (("wrong-slice", "group-rank"),
-             lambda k, op: k in ("reduce", "broadcast", "gather", "scatter")),
+             lambda k, op: k in ROOTED),
     "group": (("wrong-group",), lambda k, op: k in COMMUNICATES),
     "order": (("group-rank", "wrong-slice"), lambda k, op: k in COMMUNICATES),
     "linear": (("other-backward", "missing-reduction", "wrong-slice", "scaled", "no-gradient",
@@ -397,10 +395,10 @@ def print_by_kind(rows):
             for kind in (row["kind"], "all"):
                 cells[rule, kind].add(row)
     finding = {row["rule"]: row["finding"] for row in rows}
-    print("| mutant | finding | " + " | ".join(COLUMNS) + " | all |")
-    print("| --- " * (len(COLUMNS) + 3) + "|")
+    print("| mutant | finding | " + " | ".join(KINDS) + " | all |")
+    print("| --- " * (len(KINDS) + 3) + "|")
     for rule in sorted(finding, key=lambda r: (finding[r], r)) + ["all"]:
-        texts = [cells[rule, kind].text() for kind in COLUMNS + ("all",)]
+        texts = [cells[rule, kind].text() for kind in KINDS + ("all",)]
         print(f"| {rule} | {finding.get(rule, '')} | " + " | ".join(texts) + " |")
 
 

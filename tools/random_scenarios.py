@@ -17,7 +17,12 @@ import random
 import torch
 
 import oracle
+from collective_traits import COMMUNICATES, CUTTING, JOINING, KINDS, REDUCING, ROOTED, TRAITS
 from oracle_rules import Call, Invalid
+
+if set(oracle.COLLECTIVES) != set(KINDS):
+    raise SystemExit("tools/oracle.py: COLLECTIVES lacks or invents "
+                     + ", ".join(sorted(set(oracle.COLLECTIVES) ^ set(KINDS))))
 
 LIMITS = {"float64": 1e3, "float32": 1e2, "bfloat16": 16, "float16": 16}
 UNARY = [
@@ -224,7 +229,7 @@ class Program:
 
     def add_collective(self, name):
         rng = self.rng
-        kind = rng.choice(oracle.COLLECTIVES + ("all_reduce", "all_gather", "reduce_scatter"))
+        kind = rng.choice(KINDS + ("all_reduce", "all_gather", "reduce_scatter"))
         group = rng.choice([None] + list(self.world.groups) * 2)
         text = self.expression(rng.choice((0, 0, 1, 2)))
         operands = self.values_of(text)
@@ -245,24 +250,24 @@ class Program:
     def options(self, kind, operands, lists):
         rng, options = self.rng, {}
         least = min(len(g) for g in lists)
-        if kind in ("all_reduce", "reduce", "reduce_scatter"):
+        if kind in REDUCING:
             options["op"] = rng.choice(OPS)
             self.branches |= options["op"] in ("min", "max")
             if options["op"] == "premul_sum":
                 options["factor"] = rng.choice((0.5, 2, -1.5))
-        if kind in ("reduce", "broadcast", "gather", "scatter") and rng.random() < 0.7:
+        if kind in ROOTED and rng.random() < 0.7:
             options["root"] = rng.randrange(least)
         dims = operands[0].dim()
-        if kind in ("all_gather", "gather") and dims and rng.random() < 0.6:
+        if kind in JOINING and dims and rng.random() < 0.6:
             options["dim"] = rng.randrange(-dims, dims)
-        if kind in ("reduce_scatter", "scatter", "all_to_all", "slice"):
+        if kind in CUTTING:
             if not dims:
                 raise Unsuitable("nothing to cut")
             if rng.random() < 0.6:
                 options["dim"] = rng.randrange(-dims, dims)
             if rng.random() < 0.5:
                 options["splits"] = self.splits(kind, options.get("dim", 0), operands, lists)
-        if kind == "send_recv":
+        if "pairs" in TRAITS[kind].options:
             ranks = range(least)
             options["pairs"] = [[rng.choice(ranks), d] for d in ranks if rng.random() < 0.7]
         return options
@@ -272,7 +277,7 @@ class Program:
         if any(len(g) != n for g in lists):
             raise Unsuitable("splits need groups of one size")
         extents = [operands[r].shape[dim] for r in lists[0]]
-        if kind == "all_to_all":
+        if TRAITS[kind].shape == "exchanged":
             return [composition(self.rng, e, n) for e in extents]
         return composition(self.rng, extents[0], n)
 
@@ -281,11 +286,12 @@ class Program:
         if len({t.dim() for t in x}) != 1:
             raise Unsuitable("ranks disagree in the number of dimensions")
         dim = options.get("dim", 0)
-        whole = kind not in ("all_gather", "gather", "all_to_all", "copy", "send_recv", "slice")
-        if whole or (kind in ("all_gather", "gather") and "dim" not in options):
+        whole = (kind in COMMUNICATES
+                 and TRAITS[kind].shape not in ("joined", "exchanged", "sender"))
+        if whole or (kind in JOINING and "dim" not in options):
             if len({t.shape for t in x}) != 1:
                 raise Unsuitable("ranks disagree in shape")
-        elif kind in ("all_gather", "gather", "all_to_all"):
+        elif TRAITS[kind].shape in ("joined", "exchanged"):
             others = {tuple(n for i, n in enumerate(t.shape) if i != dim % t.dim()) for t in x}
             if len(others) != 1:
                 raise Unsuitable("ranks disagree in shape")

@@ -94,7 +94,7 @@ std::string name_of_dim(int dim) {
 void add_dims(Maker& maker) {
   if (!maker.traits().takes_dim) return;
   const std::vector<int> all =
-      maker.traits().dim_is_optional ? std::vector<int>{0, 1, -1} : std::vector<int>{1, -1, -2};
+      maker.traits().joins() ? std::vector<int>{0, 1, -1} : std::vector<int>{1, -1, -2};
   for (const int dim : all) {
     AuditProgram p = maker.base();
     if (dim != 0) p.inputs["x"] = maker.random({2, 2 * p.ranks});
@@ -120,8 +120,7 @@ void add_dtypes(Maker& maker) {
 
 // Of the form that the collective's result has, and not gone through it.
 std::string local_twin(const Maker& maker, int ranks) {
-  if (maker.traits().dim_is_optional)
-    return fmt::format("2 * x.expand({}, {}, 3)", ranks, 2 * ranks);
+  if (maker.traits().joins()) return fmt::format("2 * x.expand({}, {}, 3)", ranks, 2 * ranks);
   return maker.keeps_shape() ? "2 * x" : "2 * x[:2]";
 }
 
@@ -259,10 +258,10 @@ void add_uneven(Maker& maker) {
   AuditProgram p = maker.base();
   p.is_uneven = true;
   p.inputs["x"] = maker.random({2 * p.ranks, 2});
-  if (maker.traits().dim_is_optional) {
+  if (maker.traits().joins()) {
     p.inputs["x"] = maker.random({"rank + 1", 2});
     p.options["dim"] = 0;
-  } else if (maker.kind() == CollectiveKind::kAllToAll) {
+  } else if (maker.traits().exchanges()) {
     p.options["splits"] = uneven_rows(p.ranks);
   } else if (maker.traits().takes_splits) {
     std::vector<int> sizes(static_cast<std::size_t>(p.ranks), 2);
@@ -272,7 +271,7 @@ void add_uneven(Maker& maker) {
     return;
   }
   maker.add(Aspect::kShape, "uneven", p);
-  if (maker.kind() != CollectiveKind::kAllToAll || p.ranks < 3) return;
+  if (!maker.traits().exchanges() || p.ranks < 3) return;
   p.options["splits"] = balanced_rows(p.ranks);
   maker.add(Aspect::kShape, "uneven-but-as-much-in-as-out", p);
 }

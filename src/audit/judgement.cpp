@@ -34,28 +34,11 @@ Tally tally(const std::vector<TrialResult>& results, CollectiveKind kind,
   return t;
 }
 
-// Whose transpose is which: P partial (to be summed), R replicated with cotangents that differ by
-// rank, I invariant (one loss), V varying. Source: spmd_types; Megatron's f is I->R, its g P->I.
-std::string signature_of(CollectiveKind kind, const std::string& objective) {
-  const bool one = objective == "replicated";
-  switch (kind) {
-    case CollectiveKind::kAllReduce:
-      return one ? "P->I" : "P->R";
-    case CollectiveKind::kAllGather:
-      return one ? "V->I" : "V->R";
-    case CollectiveKind::kBroadcast:
-      return one ? "V->I" : "V->R";
-    case CollectiveKind::kReduceScatter:
-      return "P->V";
-    case CollectiveKind::kReduce:
-      return "P->V";
-    case CollectiveKind::kCopy:
-      return objective == kForShares ? "R->I" : one ? "I->R" : "V->V";
-    case CollectiveKind::kSlice:
-      return one ? "I->V" : "R->V";
-    default:
-      return "V->V";
-  }
+// For shares, of an operand that all ranks hold.
+std::string_view signature_of(CollectiveKind kind, const std::string& objective) {
+  if (objective == kForShares) return "R->I";
+  const LayoutSignature& signature = traits(kind).signature;
+  return objective == "replicated" ? signature.one_loss : signature.own_losses;
 }
 
 // What is right for one loss has a name of its own where no loss of the ranks' own tells it.
@@ -152,7 +135,7 @@ std::string backward_failure_text(const Judgement& j, const Failures& f) {
       "In {} of {} cases its backward {}, though the forward took what it was given: {}: {}",
       f.in_backward_count, j.judged, how_it_fails(t), t.trial.name,
       first_line(t.result.error->message));
-  if (j.kind == CollectiveKind::kAllToAll && t.trial.is_uneven)
+  if (traits(j.kind).exchanges() && t.trial.is_uneven)
     text +=
         " The backward sends by the sizes that the forward received by, and receives by those that "
         "it sent by.";

@@ -13,7 +13,7 @@ TrialMaker::TrialMaker(CollectiveKind kind, ReduceOp op, const BatteryOptions& o
 bool TrialMaker::cuts() const { return traits_.takes_splits; }
 
 bool TrialMaker::keeps_shape() const {
-  return !traits_.dim_is_optional && (!cuts() || kind() == CollectiveKind::kAllToAll);
+  return !traits_.joins() && (!cuts() || traits_.exchanges());
 }
 
 Json TrialMaker::random(Json shape) const {

@@ -27,14 +27,9 @@ static_assert(std::size(kAspects) == kAspectCount);
 std::span<const AspectRow> aspects() { return kAspects; }
 const AspectRow& row_of(Aspect aspect) { return kAspects[static_cast<std::size_t>(aspect)]; }
 
-bool has_one_result(CollectiveKind kind) {
-  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kAllGather ||
-         kind == CollectiveKind::kBroadcast;
-}
+bool has_one_result(CollectiveKind kind) { return traits(kind).same_on_all; }
 
-bool enters_parallel_region(CollectiveKind kind) {
-  return kind == CollectiveKind::kCopy || kind == CollectiveKind::kSlice;
-}
+bool enters_parallel_region(CollectiveKind kind) { return !traits(kind).communicates; }
 
 bool counts_for(const Trial& trial, CollectiveKind kind, std::string_view objective) {
   switch (trial.loss) {

@@ -31,7 +31,13 @@ void check_sample(const Sample& sample, int size) {
   at::Tensor total = at::zeros({}, at::kDouble);
   for (int r = 0; r < size; ++r) total = total + (outputs[r] * cotangents[r]).sum();
   std::vector<at::Tensor> grads(size);
-  if (total.requires_grad()) grads = torch::autograd::grad({total}, leaves, {}, false, false, true);
+  if (total.requires_grad()) grads = torch::autograd::grad({total}, leaves, {}, true, false, true);
+  // An output that another is computed from would have the other's cotangent, too.
+  for (int r = 0; r < size; ++r) {
+    if (!outputs[r].requires_grad()) continue;
+    const at::Tensor arrived = torch::autograd::grad({total}, {outputs[r]}, {}, true)[0];
+    EXPECT_TRUE(arrived.equal(cotangents[r])) << "the gradient of rank " << r << "'s output";
+  }
   for (int r = 0; r < size; ++r) {
     const at::Tensor got = grads[r].defined() ? grads[r] : at::zeros_like(sample.operands[r]);
     for (std::int64_t i = 0; i < got.numel(); ++i) {

@@ -15,10 +15,6 @@ bool is_of(const Look& look, ReduceOp op) {
 
 bool picks(const Look& look) { return is_of(look, ReduceOp::kMin) || is_of(look, ReduceOp::kMax); }
 
-bool keeps_shape(const CollectiveCall& c) {
-  return c.kind == kAllReduce || c.kind == kReduce || c.kind == kBroadcast || c.kind == kCopy;
-}
-
 std::optional<double> common_factor(const Look& look) {
   std::optional<double> factor;
   const bool holds =

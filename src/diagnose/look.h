@@ -15,7 +15,6 @@ struct Look {
   const Blocks& right;  // what is right
 };
 
-bool keeps_shape(const CollectiveCall&);
 bool is_of(const Look&, ReduceOp);
 bool picks(const Look&);  // min or max
 

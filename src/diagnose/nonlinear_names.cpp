@@ -42,7 +42,7 @@ bool is_joint_response(const Look& look, ReduceOp op) {
 }
 
 std::string applies_same_op(const Look& look) {
-  if (!traits(look.m.call().kind).takes_op || !keeps_shape(look.m.call())) return "";
+  if (!traits(look.m.call().kind).takes_op || !traits(look.m.call().kind).keeps_shape()) return "";
   if (!picks(look) && !is_of(look, ReduceOp::kProduct)) return "";
   return is_joint_response(look, look.m.call().op)
              ? "applied the collective's own reduction to the cotangents."

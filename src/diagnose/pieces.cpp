@@ -46,13 +46,11 @@ class Cutter {
 
   Pieces operand() const {
     const Shape& shape = own();
-    switch (call_.kind) {
-      case kReduceScatter:
-      case kScatter:
-      case kSlice:
+    switch (traits(call_.kind).shape) {
+      case ResultShape::kChunk:
         return cut(shape, dim_of(call_, shape),
                    sizes(call_.splits.empty() ? nullptr : &call_.splits[0], shape));
-      case kAllToAll:
+      case ResultShape::kExchanged:
         return cut(shape, dim_of(call_, shape),
                    sizes(call_.splits.empty() ? nullptr : &call_.splits[place_], shape));
       default:
@@ -62,11 +60,10 @@ class Cutter {
 
   Pieces output() const {
     const Shape& shape = seen_.outputs[static_cast<std::size_t>(ranks_[place_])];
-    switch (call_.kind) {
-      case kAllGather:
-      case kGather:
+    switch (traits(call_.kind).shape) {
+      case ResultShape::kJoined:
         return cut(shape, dim_of(call_, own()), call_.dim ? lengths() : Sizes(ranks_.size(), 1));
-      case kAllToAll:
+      case ResultShape::kExchanged:
         return cut(shape, dim_of(call_, own()), received());
       default:
         return whole(shape);

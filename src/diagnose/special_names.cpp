@@ -33,7 +33,7 @@ bool has_peers(const Look& look) {
 }
 
 std::string passes_own_on(const Look& look) {
-  if (!keeps_shape(look.m.call()) || !has_peers(look)) return "";
+  if (!traits(look.m.call().kind).keeps_shape() || !has_peers(look)) return "";
   const bool holds = copies_where(
       look, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; });
   return holds ? "passed the local cotangent on and dropped the other ranks'." : "";
@@ -157,7 +157,7 @@ std::string is_scaled(const Look& look) {
 }
 
 std::string sums_over_all(const Look& look) {
-  if (!keeps_shape(look.m.call())) return "";
+  if (!traits(look.m.call().kind).keeps_shape()) return "";
   const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) {
     return is_in_group(look, to.rank, from.rank);
   });
@@ -166,7 +166,7 @@ std::string sums_over_all(const Look& look) {
 
 // Every rank has what is right for all ranks, summed.
 std::string reduces_twice(const Look& look) {
-  if (look.m.call().kind == kSlice || look.m.call().kind == kCopy) return "";
+  if (!traits(look.m.call().kind).communicates) return "";
   for (const auto& ranks : look.m.partition)
     for (std::size_t k = 0; k < look.m.probes.size(); ++k) {
       const auto first = static_cast<std::size_t>(ranks[0]);

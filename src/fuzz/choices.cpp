@@ -21,7 +21,7 @@ bool has_row(std::string_view subject, CollectiveKind kind) {
 
 // `copy` and `slice` are the adjoint where a library has no row for them, and none of its doing.
 bool is_of_its_own(std::string_view subject, CollectiveKind kind) {
-  if (kind != CollectiveKind::kCopy && kind != CollectiveKind::kSlice) return true;
+  if (traits(kind).communicates) return true;
   const auto known = subjects();
   const bool is_library = std::any_of(known.begin(), known.end(), [&](const SubjectRow& row) {
     return row.name == subject && row.how == "rules";

@@ -1,6 +1,8 @@
 // Random collectives: kind, op, group, options and an operand that fit each other.
 
+#include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "fuzz/draft.h"
 
@@ -30,15 +32,21 @@ struct Call {
   }
   bool has_one_size() const { return !group || group->has_one_size(); }
   bool cuts() const { return traits->takes_splits; }
-  bool joins() const { return traits->dim_is_optional; }
+  bool joins() const { return traits->joins(); }
+  bool exchanges() const { return traits->exchanges(); }
 };
+
+std::vector<CollectiveKind> kinds_by_use() {
+  std::vector<CollectiveKind> kinds = {kAllReduce, kAllReduce, kAllReduce,     kAllReduce,
+                                       kAllGather, kAllGather, kReduceScatter, kReduceScatter};
+  for (const CollectiveTraits& t : kCollectives)
+    if (std::find(kinds.begin(), kinds.end(), t.kind) == kinds.end()) kinds.push_back(t.kind);
+  return kinds;
+}
 
 const CollectiveTraits* draw_kind(Draft& draft) {
   // Those that are most used come more often.
-  constexpr std::array kKinds = {kAllReduce, kAllReduce, kAllReduce,     kAllReduce,
-                                 kAllGather, kAllGather, kReduceScatter, kReduceScatter,
-                                 kReduce,    kBroadcast, kGather,        kScatter,
-                                 kAllToAll,  kSendRecv,  kCopy,          kSlice};
+  static const std::vector<CollectiveKind> kKinds = kinds_by_use();
   for (int attempt = 0; attempt < 100; ++attempt) {
     const CollectiveKind kind = draft.random.pick(kKinds);
     if (draft.choices.offers[static_cast<std::size_t>(kind)].any()) return &traits(kind);
@@ -135,7 +143,7 @@ bool draw_splits(Draft& draft, Call& call, const Value& operand) {
   if (even && (!call.offer->splits || draft.random.chance(65))) return true;
   if (!call.offer->splits || !call.has_one_size()) return even;
   const std::size_t n = call.lists[0].size();
-  const std::size_t rows = call.kind() == kAllToAll ? n : 1;
+  const std::size_t rows = call.exchanges() ? n : 1;
   for (const auto& list : call.lists)
     for (std::size_t place = 0; place < n; ++place) {
       const std::int64_t wanted = extent_on(call, operand, call.lists[0][rows == 1 ? 0 : place]);
@@ -144,7 +152,7 @@ bool draw_splits(Draft& draft, Call& call, const Value& operand) {
   for (std::size_t row = 0; row < rows; ++row)
     call.splits.push_back(
         composition(draft.random, extent_on(call, operand, call.lists[0][row]), n));
-  if (call.kind() == kAllToAll)
+  if (call.exchanges())
     call.options["splits"] = call.splits;
   else
     call.options["splits"] = call.splits[0];
@@ -154,11 +162,9 @@ bool draw_splits(Draft& draft, Call& call, const Value& operand) {
 // Whether the ranks of each list have shapes that the kind takes together.
 bool shapes_fit(const Draft& draft, const Call& call, const Value& operand) {
   // Where these have backward collectives of their own, the operands must fit those.
-  if (draft.choices.invariant && (call.kind() == kCopy || call.kind() == kSlice))
-    return operand.has_one_shape();
-  if (call.kind() == kCopy || call.kind() == kSendRecv || call.kind() == kSlice) return true;
-  const bool may_differ =
-      (call.joins() && call.dim && call.offer->splits) || call.kind() == kAllToAll;
+  if (draft.choices.invariant && !call.traits->communicates) return operand.has_one_shape();
+  if (!call.traits->communicates || call.traits->takes_pairs) return true;
+  const bool may_differ = (call.joins() && call.dim && call.offer->splits) || call.exchanges();
   for (const auto& list : call.lists) {
     Shape first = operand.shapes[static_cast<std::size_t>(list[0])];
     for (const int rank : list) {
@@ -184,9 +190,8 @@ Shape output_shape(const Call& call, const Value& operand, const std::vector<int
   };
   Shape shape = shape_of(place);
   const std::size_t n = list.size();
-  switch (call.kind()) {
-    case kAllGather:
-    case kGather: {
+  switch (call.traits->shape) {
+    case ResultShape::kJoined: {
       if (!call.dim) {
         shape.insert(shape.begin(), static_cast<std::int64_t>(n));
         return shape;
@@ -196,28 +201,27 @@ Shape output_shape(const Call& call, const Value& operand, const std::vector<int
       shape[place_of_dim(call, shape)] = total;
       return shape;
     }
-    case kReduceScatter:
-    case kScatter:
-    case kSlice: {
+    case ResultShape::kChunk: {
       auto& extent = shape[place_of_dim(call, shape)];
       extent = chunk_size(call, extent, place, place, n);
       return shape;
     }
-    case kAllToAll: {
+    case ResultShape::kExchanged: {
       std::int64_t total = 0;
       for (std::size_t i = 0; i < n; ++i)
         total += chunk_size(call, shape_of(i)[place_of_dim(call, shape)], i, place, n);
       shape[place_of_dim(call, shape)] = total;
       return shape;
     }
-    case kSendRecv:
+    case ResultShape::kSender:
       for (const auto& [source, destination] : call.pairs)
         if (destination == static_cast<int>(place))
           return shape_of(static_cast<std::size_t>(source));
       return shape;
-    default:
+    case ResultShape::kOperand:
       return shape;
   }
+  return shape;
 }
 
 double output_largest(const Call& call, double x) {

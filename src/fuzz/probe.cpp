@@ -30,7 +30,7 @@ Probe probe(const CollectiveTraits& kind, ReduceOp op, Asks asks) {
   if (asks == Asks::kRoot) body["root"] = 1;
   if (asks == Asks::kDim) body["dim"] = 1;
   if (asks == Asks::kSplits) {
-    if (kind.kind == CollectiveKind::kAllToAll)
+    if (kind.exchanges())
       body["splits"] = {{1, 3}, {2, 2}};
     else if (kind.takes_splits)
       body["splits"] = {1, 3};
@@ -62,8 +62,7 @@ std::vector<Probe> probes(const Offers& offers) {
     all.push_back(probe(kind, *first, Asks::kGroups));
     if (kind.takes_root) all.push_back(probe(kind, *first, Asks::kRoot));
     if (kind.takes_dim) all.push_back(probe(kind, *first, Asks::kDim));
-    if (kind.takes_splits || kind.dim_is_optional)
-      all.push_back(probe(kind, *first, Asks::kSplits));
+    if (kind.takes_splits || kind.joins()) all.push_back(probe(kind, *first, Asks::kSplits));
   }
   return all;
 }

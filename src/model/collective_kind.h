@@ -1,5 +1,6 @@
-// The collectives by name, and which options each takes: what a parser, `list collectives`, the
-// schema and the ranks in Python need. How a collective is simulated and run stands in
+// The collectives by name, which options each takes and what it gives: what a parser, `list
+// collectives`, the schema, the names of mistakes, the audit, random programs and the ranks in
+// Python need. How a collective is simulated and run stands in
 // src/collectives and src/python/distgrad/ranks/collectives, one file each.
 #pragma once
 
@@ -26,6 +27,25 @@ enum class CollectiveKind {
 
 enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kPremulSum };
 
+// The shape of what a rank gets.
+enum class ResultShape {
+  kOperand,    // its operand's
+  kJoined,     // the operands stacked on a new leading dim; with `dim` concatenated along it
+  kChunk,      // its chunk of one operand, cut evenly or by `splits`
+  kExchanged,  // a chunk of each operand, concatenated; each rank cuts by its own row of `splits`
+  kSender      // that of the operand of the rank which sends to it
+};
+inline constexpr std::array<std::string_view, 5> kResultShapeNames = {"operand", "joined", "chunk",
+                                                                      "exchanged", "sender"};
+
+// What goes in and what comes out, where the adjoint is right: P partial (to be summed), R
+// replicated with cotangents that differ by rank, I invariant (one loss), V varying.
+// Source: spmd_types; Megatron's f is I->R, its g P->I.
+struct LayoutSignature {
+  std::string_view own_losses = "V->V";
+  std::string_view one_loss = "V->V";
+};
+
 struct CollectiveTraits {
   CollectiveKind kind;
   std::string_view name;
@@ -33,10 +53,19 @@ struct CollectiveTraits {
   bool takes_op = false;    // `op` and, with premul_sum, `factor`
   bool takes_root = false;
   bool takes_dim = false;
-  bool dim_is_optional = false;  // absent: stack on a new leading dim; otherwise the default is 0
-  bool takes_splits = false;     // a list; for all_to_all a square list of lists
-  bool takes_pairs = false;      // required where taken
-  bool has_async = false;        // torch's own call takes async_op
+  bool takes_splits = false;  // a list; where chunks are exchanged a square list of lists
+  bool takes_pairs = false;   // required where taken
+  bool has_async = false;     // torch's own call takes async_op
+  ResultShape shape = ResultShape::kOperand;
+  bool communicates = true;   // in forward; what does not is local there, and its backward may
+  bool only_on_root = false;  // zeros elsewhere
+  bool same_on_all = false;   // the ranks of a group get one result
+  LayoutSignature signature = {};
+
+  constexpr bool keeps_shape() const { return shape == ResultShape::kOperand; }
+  // `dim` may be left out; the others' is 0 then.
+  constexpr bool joins() const { return shape == ResultShape::kJoined; }
+  constexpr bool exchanges() const { return shape == ResultShape::kExchanged; }
 };
 
 // In the order of the enumeration.
@@ -45,61 +74,82 @@ inline constexpr auto kCollectives = std::to_array<CollectiveTraits>({
      .name = "all_reduce",
      .result = "reduction over the group",
      .takes_op = true,
-     .has_async = true},
+     .has_async = true,
+     .same_on_all = true,
+     .signature = {"P->R", "P->I"}},
     {.kind = CollectiveKind::kReduce,
      .name = "reduce",
      .result = "reduction on root, zeros elsewhere",
      .takes_op = true,
      .takes_root = true,
-     .has_async = true},
+     .has_async = true,
+     .only_on_root = true,
+     .signature = {"P->V", "P->V"}},
     {.kind = CollectiveKind::kBroadcast,
      .name = "broadcast",
      .result = "root's operand",
      .takes_root = true,
-     .has_async = true},
+     .has_async = true,
+     .same_on_all = true,
+     .signature = {"V->R", "V->I"}},
     {.kind = CollectiveKind::kAllGather,
      .name = "all_gather",
      .result = "without dim stacked on a new leading dim; with dim concatenated there",
      .takes_dim = true,
-     .dim_is_optional = true,
-     .has_async = true},
+     .has_async = true,
+     .shape = ResultShape::kJoined,
+     .same_on_all = true,
+     .signature = {"V->R", "V->I"}},
     {.kind = CollectiveKind::kGather,
      .name = "gather",
      .result = "as all_gather on root, zeros elsewhere",
      .takes_root = true,
      .takes_dim = true,
-     .dim_is_optional = true,
-     .has_async = true},
+     .has_async = true,
+     .shape = ResultShape::kJoined,
+     .only_on_root = true},
     {.kind = CollectiveKind::kReduceScatter,
      .name = "reduce_scatter",
      .result = "own chunk of the reduction",
      .takes_op = true,
      .takes_dim = true,
      .takes_splits = true,
-     .has_async = true},
+     .has_async = true,
+     .shape = ResultShape::kChunk,
+     .signature = {"P->V", "P->V"}},
     {.kind = CollectiveKind::kScatter,
      .name = "scatter",
      .result = "own chunk of root's operand",
      .takes_root = true,
      .takes_dim = true,
      .takes_splits = true,
-     .has_async = true},
+     .has_async = true,
+     .shape = ResultShape::kChunk},
     {.kind = CollectiveKind::kAllToAll,
      .name = "all_to_all",
      .result = "chunks received, concatenated in rank order",
      .takes_dim = true,
      .takes_splits = true,
-     .has_async = true},
+     .has_async = true,
+     .shape = ResultShape::kExchanged},
     {.kind = CollectiveKind::kSendRecv,
      .name = "send_recv",
      .result = "what was sent here, else zeros of the operand's shape",
-     .takes_pairs = true},
-    {.kind = CollectiveKind::kCopy, .name = "copy", .result = "the operand itself"},
+     .takes_pairs = true,
+     .shape = ResultShape::kSender},
+    {.kind = CollectiveKind::kCopy,
+     .name = "copy",
+     .result = "the operand itself",
+     .communicates = false,
+     .signature = {"V->V", "I->R"}},
     {.kind = CollectiveKind::kSlice,
      .name = "slice",
      .result = "own chunk of the own operand",
      .takes_dim = true,
-     .takes_splits = true},
+     .takes_splits = true,
+     .shape = ResultShape::kChunk,
+     .communicates = false,
+     .signature = {"R->V", "I->V"}},
 });
 
 constexpr bool rows_are_in_order() {

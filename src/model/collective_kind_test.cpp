@@ -28,9 +28,12 @@ std::string row(const CollectiveTraits& t) {
                                     {t.takes_splits, "splits"},
                                     {t.takes_pairs, "pairs"}})
     if (takes) options.push_back(fmt::format("\"{}\"", name));
-  return fmt::format("    \"{}\": Traits(options=({}{}), stacks={}, has_async={}),\n", t.name,
-                     fmt::join(options, ", "), options.size() == 1 ? "," : "",
-                     python(t.dim_is_optional), python(t.has_async));
+  return fmt::format(
+      "    \"{}\": Traits(options=({}{}), shape=\"{}\", communicates={},\n"
+      "        only_on_root={}, has_async={}),\n",
+      t.name, fmt::join(options, ", "), options.size() == 1 ? "," : "",
+      kResultShapeNames[static_cast<std::size_t>(t.shape)], python(t.communicates),
+      python(t.only_on_root), python(t.has_async));
 }
 
 TEST(CollectiveKind, PythonHasTheSameTable) {

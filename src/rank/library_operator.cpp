@@ -89,8 +89,8 @@ at::Tensor joined(const IValue& result, const CollectiveCall& call) {
   if (result.isTensor()) return result.toTensor();
   if (result.isTensorList()) {
     const std::vector<at::Tensor> parts = result.toTensorVector();
-    return traits(call.kind).dim_is_optional && !call.dim ? at::stack(parts)
-                                                          : at::cat(parts, call.dim.value_or(0));
+    return traits(call.kind).joins() && !call.dim ? at::stack(parts)
+                                                  : at::cat(parts, call.dim.value_or(0));
   }
   throw std::runtime_error("it returns neither a tensor nor a list of tensors");
 }
@@ -99,10 +99,6 @@ at::Tensor joined(const IValue& result, const CollectiveCall& call) {
 at::Tensor zeros_attached(const at::Tensor& x) {
   return at::where(at::zeros_like(x, x.options().dtype(at::kBool).requires_grad(false)), x,
                    at::zeros({}, x.options().requires_grad(false)));
-}
-
-bool has_result_on_root_only(CollectiveKind kind) {
-  return kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather;
 }
 
 }  // namespace
@@ -148,8 +144,7 @@ std::string LibraryOperator::why_not_offered(const CollectiveCall& call,
   if (t.takes_root && call.root != 0 && !has(names_root_in_group) && !has(names_global_root))
     return lacks("root");
   if (t.takes_dim && call.dim.value_or(0) != 0 && !has(names_dim)) return lacks("dim");
-  if (!call.splits.empty() && (!has(names_splits) || call.kind == CollectiveKind::kAllToAll))
-    return lacks("splits");
+  if (!call.splits.empty() && (!has(names_splits) || t.exchanges())) return lacks("splits");
   if (t.takes_pairs) return name_ + " cannot be given pairs";
   return {};
 }
@@ -189,9 +184,8 @@ at::Tensor LibraryOperator::operator()(const Call& call, Connection& connection,
   op_.callBoxed(stack);
   if (stack.empty()) throw std::runtime_error(name_ + " returns nothing");
   at::Tensor result = joined(stack[0], spec);
-  return has_result_on_root_only(spec.kind) && connection.rank() != spec.root
-             ? zeros_attached(result)
-             : result;
+  return traits(spec.kind).only_on_root && connection.rank() != spec.root ? zeros_attached(result)
+                                                                          : result;
 }
 
 }  // namespace distgrad

@@ -14,9 +14,9 @@ using torch::autograd::variable_list;
 std::vector<at::Tensor> by_rank(Connection& group, const CollectiveCall& spec,
                                 const at::Tensor& x) {
   const CollectiveTraits& t = traits(spec.kind);
-  // A copy is local, so that nothing else makes the ranks' shapes agree.
-  const bool may_differ = t.takes_pairs || t.takes_splits || (t.takes_dim && spec.dim) ||
-                          spec.kind == CollectiveKind::kCopy;
+  // Where it is local, nothing else makes the ranks' shapes agree.
+  const bool may_differ =
+      t.takes_pairs || t.takes_splits || (t.takes_dim && spec.dim) || !t.communicates;
   return may_differ ? group.all_gather_uneven(x) : group.all_gather(x);
 }
 

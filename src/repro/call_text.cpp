@@ -46,7 +46,7 @@ std::string splits_text(Call call) {
 
 std::string dim_text(Call call) {
   if (call.dim) return std::to_string(*call.dim);
-  return traits(call.kind).dim_is_optional ? "None" : "0";
+  return traits(call.kind).joins() ? "None" : "0";
 }
 
 std::string options_but_op(Call call) {

@@ -104,8 +104,8 @@ std::string called(const std::string& function, const std::string& around,
                    const CollectiveCall& call) {
   if (around == "compile") return "compiled(" + function + ")(";
   if (around != "async") return function + "(";
-  const bool to_root = call.kind == CollectiveKind::kReduce || call.kind == CollectiveKind::kGather;
-  return fmt::format("waited_for({}, {}, ", function, to_root ? call.root + 1 : call.root);
+  return fmt::format("waited_for({}, {}, ", function,
+                     traits(call.kind).only_on_root ? call.root + 1 : call.root);
 }
 
 std::string foreign_function(const CollectiveCall& call, const std::string& body) {

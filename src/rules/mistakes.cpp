@@ -187,9 +187,9 @@ at::Tensor given_rounded(const at::Tensor& given, const at::Tensor&) {
 
 // --- What each applies to
 
-bool gathers(const CollectiveCall& c) { return c.kind == kAllGather || c.kind == kGather; }
+bool gathers(const CollectiveCall& c) { return traits(c.kind).joins(); }
 bool sends(const CollectiveCall& c) { return c.kind == kSendRecv; }
-bool exchanges(const CollectiveCall& c) { return c.kind == kSendRecv || c.kind == kAllToAll; }
+bool exchanges(const CollectiveCall& c) { return sends(c) || traits(c.kind).exchanges(); }
 bool multiplies(const CollectiveCall& c) { return reduces(c) && c.op == ReduceOp::kProduct; }
 bool picks(const CollectiveCall& c) {
   return reduces(c) && (c.op == ReduceOp::kMin || c.op == ReduceOp::kMax);

@@ -137,9 +137,7 @@ Tensors partial_sums_off_root(const Call& call, const JointValues& v) {
   return out;
 }
 
-bool keeps_shape(const CollectiveCall& c) {
-  return c.kind == kAllReduce || c.kind == kReduce || c.kind == kBroadcast || c.kind == kCopy;
-}
+bool keeps_shape(const CollectiveCall& c) { return traits(c.kind).keeps_shape(); }
 bool reduces_to_all(const CollectiveCall& c) { return c.kind == kAllReduce; }
 bool multiplies_to_all(const CollectiveCall& c) {
   return c.kind == kAllReduce && c.op == ReduceOp::kProduct;

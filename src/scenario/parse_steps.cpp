@@ -62,7 +62,7 @@ bool read_integers(const JsonValue& list, std::string_view expected,
 }
 
 void read_splits(const JsonValue& value, CollectiveCall& call, Problems& problems) {
-  if (call.kind != CollectiveKind::kAllToAll) {
+  if (!traits(call.kind).exchanges()) {
     call.splits.emplace_back();
     read_integers(value, "one size for each rank of the group, as in [2, 1]", call.splits.back(),
                   problems);

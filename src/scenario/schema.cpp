@@ -75,16 +75,15 @@ Json option_schema(const CollectiveTraits& t, std::string_view option) {
                      "the root's rank within the group; 0 where absent");
   if (option == "dim")
     return described(integer(-kMaxDim - 1, kMaxDim),
-                     t.dim_is_optional
-                         ? "concatenated along it; stacked on a new leading dim where absent"
-                         : "as in torch; 0 where absent");
+                     t.joins() ? "concatenated along it; stacked on a new leading dim where absent"
+                               : "as in torch; 0 where absent");
   if (option == "pairs") {
     Json pair = list_of(integer(0, kMaxWorldSize - 1));
     pair["minItems"] = pair["maxItems"] = 2;
     return described(list_of(pair),
                      "[source, destination] within the group; a destination appears once");
   }
-  return t.kind == CollectiveKind::kAllToAll
+  return t.exchanges()
              ? described(list_of(list_of(size)),
                          "row i is how rank i cuts its operand; even where absent")
              : described(list_of(size), "one size for each rank of the group; even where absent");

@@ -128,7 +128,7 @@ class CallChecker {
                       smallest_, largest_));
       return;
     }
-    const bool square = call_.kind == CollectiveKind::kAllToAll;
+    const bool square = traits(call_.kind).exchanges();
     if (square && static_cast<int>(call_.splits.size()) != largest_)
       add("/splits",
           fmt::format("has {} for a group of {}", count_text(std::ssize(call_.splits), "row"),

@@ -26,7 +26,7 @@ enum Collective {
   kBroadcast,
   kAllToAll
 };
-constexpr int kCollectives = 9;
+constexpr int kCollectiveCount = 9;
 
 // How an execution does what is open: null random means the simulation.
 struct Execution {
@@ -466,7 +466,7 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
     const bool communicates = up_to(3) == 0;
     const std::size_t local =
         integers ? kExactLocals[random() % kExactLocals.size()] : random() % kLocals.size();
-    instruction.op = communicates ? kSum + up_to(kCollectives) : static_cast<int>(local);
+    instruction.op = communicates ? kSum + up_to(kCollectiveCount) : static_cast<int>(local);
     const int known = static_cast<int>(values.size());
     instruction.a = up_to(4) ? known - 1 : up_to(known);  // mostly a chain
     instruction.b = up_to(known);

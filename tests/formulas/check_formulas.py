@@ -19,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 
-import formula
+sys.path.insert(1, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tools"))
 
-KINDS = ("all_reduce", "reduce", "broadcast", "all_gather", "gather", "reduce_scatter", "scatter",
-         "all_to_all", "send_recv")
+import formula  # noqa: E402
+from collective_traits import COMMUNICATES, JOINING, REDUCING, ROOTED, TRAITS  # noqa: E402
 
 
 OF_PIECES = re.compile(r"ȳ_(\{[^}]*\}|\w)\[|Σ_b")
@@ -36,13 +36,13 @@ def scenario(rng, kind, number):
         ranks, body["group"] = size // 2, "part"
         order = rng.sample(range(size), size)
         result["groups"] = {"part": [order[:ranks], order[ranks:]]}
-    if kind in ("reduce", "broadcast", "gather", "scatter"):
+    if kind in ROOTED:
         body["root"] = rng.randrange(ranks)
-    if kind in ("all_gather", "gather"):
+    if kind in JOINING:
         body["dim"] = 0
-    if kind in ("all_reduce", "reduce", "reduce_scatter"):
+    if kind in REDUCING:
         body["op"] = rng.choice(("sum", "avg"))
-    if kind == "send_recv":
+    if "pairs" in TRAITS[kind].options:
         body["pairs"] = [[j, (j + 1) % ranks] for j in range(ranks)]
     result["inputs"] = {"x": {"random": {"shape": [2 * ranks, 1], "seed": number,
                                          "kind": "normal"}}}
@@ -72,8 +72,7 @@ def is_rebuilt(case, spec, kind):
     text, size = measured["formula"], spec["world_size"]
     group = len(spec["groups"]["part"][0]) if "groups" in spec else size
     operand = 2 * group
-    output = {"all_gather": operand * group, "gather": operand * group, "reduce_scatter": 2,
-              "scatter": 2}.get(kind, operand)
+    output = {"joined": operand * group, "chunk": 2}.get(TRAITS[kind].shape, operand)
     by_element = ",0]" in text
     pieces_in = operand if by_element else group if "[" in text.split(" = ")[0] else 1
     pieces_out = output if by_element else group if OF_PIECES.search(text) else 1
@@ -102,7 +101,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         specs = {}
         for i in range(options.count):
-            kind = KINDS[i % len(KINDS)]
+            kind = COMMUNICATES[i % len(COMMUNICATES)]
             path = os.path.join(folder, f"{i}-{kind}.json")
             specs[path] = (scenario(rng, kind, i), kind)
             with open(path, "w", encoding="utf-8") as file:

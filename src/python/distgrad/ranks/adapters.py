@@ -75,7 +75,7 @@ class Binding:
         if is_uneven(call) and not takes_splits:
             raise NotOffered(f"{self.label} has no parameter for splits and cuts evenly only")
         along_first = call.dim in (None, 0)
-        if call.kind == "all_to_all" and not along_first and not self.names("dim", "chunks"):
+        if call.kind in names.EXCHANGING and not along_first and not self.names("dim", "chunks"):
             raise NotOffered(f"{self.label} has no parameter for the dimension")
 
     def _check_op(self, call):
@@ -179,7 +179,7 @@ class Arguments:
         return self.x
 
     def _chunks(self, _):
-        if self.call.kind in names.CUTTING + ("all_to_all",):
+        if self.call.kind in names.CUTTING + names.EXCHANGING:
             return list(self.x.split(chunk_sizes(self.call, self.x), self.call.dim or 0))
         return [self.x]
 
@@ -249,7 +249,7 @@ class Arguments:
     def _splits(self, slot):
         if self.call.splits is None and slot.default is None:
             return None
-        if self.call.kind == "all_to_all":
+        if self.call.kind in names.EXCHANGING:
             return [list(row) for row in self.call.splits or (chunk_sizes(self.call, self.x),)
                     * self.call.group.size]
         return chunk_sizes(self.call, self.x)
@@ -385,7 +385,8 @@ def _slots(parameters, kind, with_tensor):
     for position, parameter in enumerate(parameters):
         default = parameter.default
         if parameter is tensor:
-            takes_chunks = names.is_list(parameter.name) and kind in (*names.CUTTING, "all_to_all")
+            takes_chunks = (names.is_list(parameter.name)
+                            and kind in names.CUTTING + names.EXCHANGING)
             source = "chunks" if takes_chunks else "tensor"
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             source = None
@@ -400,7 +401,7 @@ def _slots(parameters, kind, with_tensor):
     # Then the tensor is what is filled, as in c10d
     if any(s.source == "scatter_list" for s in slots):
         slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
-    if kind == "all_to_all" and any(s.source == "dim" and not names.is_gather_dim(s.name)
+    if kind in names.EXCHANGING and any(s.source == "dim" and not names.is_gather_dim(s.name)
                                     for s in slots):
         slots = [replace(s, source="gather_dim") if s.source == "dim"
                  and names.is_gather_dim(s.name) else s for s in slots]

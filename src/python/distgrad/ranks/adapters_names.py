@@ -8,12 +8,15 @@ meant.
 
 import re
 
-from .collectives import MODULES, STACKING, kinds_with
+from .collectives import MODULES, TRAITS, kinds_of_shape, kinds_with
 
 ROOTED = kinds_with("root")
 REDUCING = kinds_with("op")
-GATHERING = STACKING
-CUTTING = tuple(kind for kind in kinds_with("splits") if kind != "all_to_all")
+GATHERING = kinds_of_shape("joined")
+CUTTING = kinds_of_shape("chunk")
+EXCHANGING = kinds_of_shape("exchanged")
+# Those that may write their result over the operand.
+IN_PLACE = tuple(kind for kind in kinds_of_shape("operand", "sender") if TRAITS[kind].communicates)
 WITH_DIM = kinds_with("dim")
 
 # kind -> names of functions, torch's first, old ones after new ones. Written in lower case with
@@ -63,10 +66,10 @@ _BY_KIND = (
     (WITH_DIM, "dim", r"dim|axis|gather_dim|scatter_dim|cat_dim|concat_dim|split_dim|tensor_dim|"
                       r"shard_dim|gather_axis|scatter_axis|gather_idx|scatter_idx|dimension"),
     (CUTTING, "splits", r"splits|split_sizes|sizes|input_split_sizes|input_splits"),
-    (("all_to_all",), "splits", r"splits"),
-    (("all_to_all",), "input_splits",
+    (EXCHANGING, "splits", r"splits"),
+    (EXCHANGING, "input_splits",
      r"(input|in|send|scatter)_(split_sizes|splits|split|sizes|counts)"),
-    (("all_to_all",), "output_splits",
+    (EXCHANGING, "output_splits",
      r"(output|out|recv|receive|gather)_(split_sizes|splits|split|sizes|counts)"),
     (("send_recv",), "pairs", r"pairs"),
     (("scatter",), "scatter_list", r"scatter_list"),

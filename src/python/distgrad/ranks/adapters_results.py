@@ -14,6 +14,7 @@ from .adapters_sizes import chunk_sizes, received_sizes
 from .call import NotOffered, SubjectError
 from .collectives.pieces import zeros_attached
 from .collectives.torch_calls import awaited
+from .collectives.traits import TRAITS
 from .strides import laid_out, rearranged
 
 _REMEDY = ": test a function of yours that calls this one and returns the result alone"
@@ -49,7 +50,7 @@ def empty_outputs(call, x, as_list):
         shape = list(x.shape) or [1]
         shape[dim] *= call.group.size
         return x.new_empty(shape)
-    if call.kind == "all_to_all":
+    if call.kind in names.EXCHANGING:
         sizes = received_sizes(call, x)
         pieces = [x.new_empty(_resized(x, dim, size)) for size in sizes]
         return pieces if as_list else x.new_empty(_resized(x, dim, sum(sizes)))
@@ -86,14 +87,14 @@ def take(value, call, x, binding, arguments):
     value = waited(value)
     if value is None and arguments.outputs is not None:
         value = arguments.outputs
-    off_root = call.kind in ("reduce", "gather") and call.group.rank != call.root
+    off_root = TRAITS[call.kind].only_on_root and call.group.rank != call.root
     if call.kind == "gather":
         shape = _gathered_shape(call, x)  # on all ranks: it may communicate
         if off_root:
             return zeros_attached(shape, value, x)
     elif off_root:
         return zeros_attached(x.shape, x if value is None else value, x)
-    if value is None and call.kind in ("all_reduce", "reduce", "broadcast", "send_recv"):
+    if value is None and call.kind in names.IN_PLACE:
         return x  # worked in place
     if isinstance(value, dict) and value:
         value = list(value.values())
@@ -102,16 +103,16 @@ def take(value, call, x, binding, arguments):
     if call.kind in names.GATHERING:
         return _gathered(value, call, x, binding)
     if isinstance(value, list):
-        if call.kind == "all_to_all":
+        if call.kind in names.EXCHANGING:
             return torch.cat(value, call.dim or 0)
         raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has"
                            f" one{_REMEDY}")
     if not isinstance(value, torch.Tensor):
         raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is"
                            f" expected{_REMEDY}")
-    if call.kind == "all_to_all" and binding.names("gather_dim") and x.dim() > 0:
+    if call.kind in names.EXCHANGING and binding.names("gather_dim") and x.dim() > 0:
         return _joined_along(value, call.group.size, gather_dim(call, x), call.dim or 0)
-    if call.kind == "all_to_all":
+    if call.kind in names.EXCHANGING:
         return _exchanged(value, call, x, binding)
     if call.kind in names.CUTTING and not binding.names("dim", "chunks", "scatter_list"):
         _check_implied_dim(value, call, x, binding)
@@ -141,7 +142,7 @@ def _one_or_all(values, call, x, binding):
     floating = [t for t in tensors if t.is_floating_point()]
     on_gradient = [t for t in floating if t.requires_grad]
     alone = next((of for of in (floating, on_gradient) if len(of) == 1), None)
-    takes_a_list = call.kind in names.GATHERING + ("all_to_all",)
+    takes_a_list = call.kind in names.GATHERING + names.EXCHANGING
     if alone and (len(values) > 1 or not takes_a_list or call.group.size > 1):
         return alone[0]
     if len(tensors) != len(values) or not tensors:

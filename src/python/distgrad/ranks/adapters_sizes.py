@@ -1,10 +1,12 @@
 """What an operand is cut into along the call's dim, as the user's function is given it."""
 
+from .collectives.traits import TRAITS
+
 
 def chunk_sizes(call, x):
     """The sizes of the chunks into which this rank cuts its operand, by rank of the group."""
     if call.splits is not None:
-        return list(call.splits[call.group.rank if call.kind == "all_to_all" else 0])
+        return list(call.splits[call.group.rank if TRAITS[call.kind].shape == "exchanged" else 0])
     return [x.shape[call.dim or 0] // call.group.size] * call.group.size
 
 

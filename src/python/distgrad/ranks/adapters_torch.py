@@ -13,7 +13,7 @@ from . import adapters_results as results
 from . import modes
 from .adapters_sizes import is_uneven
 from .call import NotOffered
-from .collectives import options_of, torch_calls
+from .collectives import TRAITS, options_of, torch_calls
 
 NN = "torch.distributed.nn.functional"
 FUNCTIONAL = "torch.distributed._functional_collectives"
@@ -54,7 +54,7 @@ class TorchBinding:
                              " which cannot hold premul_sum's factor")
 
     def __call__(self, call, x):
-        if call.kind in ("all_gather", "gather"):
+        if TRAITS[call.kind].shape == "joined":
             _refuse_uneven(call, x, self._family())
         options = options_of(call)
         if "op" in options:

@@ -147,7 +147,7 @@ def _is_parameter(name, kind, module, text):
 
 def _is_asked_for(name, kind):
     if name == "tensors":
-        return kind in (*names.CUTTING, "all_to_all")
+        return kind in names.CUTTING + names.EXCHANGING
     if name == "x" or names.source_of(name, kind) is not None:
         return True
     return name not in _KNOWN and names.is_output(name, ["x"])

@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from . import adapters, adapters_torch, modes, subjects
+from . import adapters_names as names
 from .call import Call, NotOffered, RankGroup, SubjectError
 from .call_source_imports import Imports
 from .code import Code
@@ -65,7 +66,7 @@ class Written:
         dim, splits = self._call["dim"] or 0, self._call["splits"]
         if not splits:
             return f"x.chunk({self.size}, {dim})"
-        row = f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all" else splits[0]
+        row = f"{splits}[{self.rank}]" if self._call["kind"] in names.EXCHANGING else splits[0]
         return f"x.split({row}, {dim})"
 
     def sizes(self, default):
@@ -73,7 +74,7 @@ class Written:
         them."""
         splits = self._call["splits"]
         if splits:
-            return (f"{splits}[{self.rank}]" if self._call["kind"] == "all_to_all"
+            return (f"{splits}[{self.rank}]" if self._call["kind"] in names.EXCHANGING
                     else str(splits[0]))
         return "None" if default is None else self.even_sizes()
 
@@ -85,8 +86,8 @@ class Written:
         return f"[x.size({self._call['dim'] or 0}) // {self.size}] * {self.size}"
 
     def all_splits(self, default):
-        if self._call["splits"] or default is None or self._call["kind"] != "all_to_all":
-            return (repr(self._call["splits"]) if self._call["kind"] == "all_to_all"
+        if self._call["splits"] or default is None or self._call["kind"] not in names.EXCHANGING:
+            return (repr(self._call["splits"]) if self._call["kind"] in names.EXCHANGING
                     else self.sizes(default))
         return f"[{self.even_sizes()}] * {self.size}"
 
@@ -174,19 +175,20 @@ def _outputs(slot, call):
     makes them."""
     written, dim, kind = Written(call), call["dim"] or 0, call["kind"]
     as_list = "list" in slot.name or slot.name.endswith("s")
-    if kind == "all_to_all":
+    if kind in names.EXCHANGING:
         pieces = f"x.new_empty((*x.shape[:{dim}], size, *x.shape[{dim}:][1:]))"
         sizes = written.received_sizes(())
         return [f"outputs = [{pieces} for size in {sizes}]"] if as_list else \
             [f"size = sum({sizes})", f"outputs = {pieces}"]
-    if kind in ("all_gather", "gather"):
+    if kind in names.GATHERING:
         lines = ["outputs = [torch.empty_like(x, memory_format=torch.contiguous_format)"
                  f" for _ in range({written.size})]"]
         if not as_list:
             lines = ["shape = list(x.shape) or [1]", f"shape[{dim}] *= {written.size}",
                      "outputs = x.new_empty(shape)"]
-        return lines if kind == "all_gather" else lines + [f"outputs = {_on_root(call, 'outputs')}"]
-    if kind in ("reduce_scatter", "scatter", "slice"):
+        return (lines + [f"outputs = {_on_root(call, 'outputs')}"] if TRAITS[kind].only_on_root
+                else lines)
+    if kind in names.CUTTING:
         return [f"outputs = x.new_empty({written.chunks()}[{written.rank}].shape)"]
     return ["outputs = torch.empty_like(x, memory_format=torch.contiguous_format)"]
 
@@ -195,18 +197,18 @@ def _result(binding, call):
     """The lines that make a step's result of `y`, what the function returned."""
     kind, dim = call["kind"], call["dim"]
     joined = "torch.stack(list(y))" if dim is None else f"torch.cat(list(y), {dim})"
-    if kind in ("all_gather", "gather"):
+    if kind in names.GATHERING:
         lines = ["if isinstance(y, (list, tuple)):", f"    return {joined}"]
         if dim is None:
             return lines + ["return y if y.dim() > x.dim() else y.unflatten(0, (-1, x.size(0)))"]
         return lines + [f"return torch.cat(y.unbind(0), {dim}) if y.dim() > x.dim() else y"]
-    if kind == "all_to_all":
+    if kind in names.EXCHANGING:
         if binding and binding.names("gather_dim"):
             cut = f"y.tensor_split({Written(call).size}, {_ARGUMENTS['gather_dim'](call, None)})"
             return [f"y = y if isinstance(y, (list, tuple)) else {cut}",
                     f"return torch.cat(list(y), {dim or 0})"]
         return [f"return torch.cat(list(y), {dim or 0}) if isinstance(y, (list, tuple)) else y"]
-    if kind in ("all_reduce", "reduce", "broadcast", "send_recv"):
+    if kind in names.IN_PLACE:
         return ["y = y[0] if isinstance(y, (list, tuple)) else y",
                 "return x if y is None else y  # None: worked in place"]
     return ["return y[0] if isinstance(y, (list, tuple)) else y"]
@@ -215,7 +217,7 @@ def _result(binding, call):
 def _off_root(call):
     """The lines that give zeros off root, attached to `y`, what the function returned."""
     kind, dim = call["kind"], call["dim"]
-    if kind not in ("reduce", "gather"):
+    if not TRAITS[kind].only_on_root:
         return []
     written = Written(call)
     lines, shape = [], "x.shape"
@@ -288,8 +290,7 @@ def _function_source(part, call, imports):
         function += ".apply"
     if part.mode == "compile":
         function = f"compiled({function})"
-    keeps_shape = call["kind"] in ("all_reduce", "reduce", "broadcast")
-    copied = _COPIED if keeps_shape and part.mode != "shared" else []
+    copied = _COPIED if call["kind"] in names.IN_PLACE and part.mode != "shared" else []
     made = [line for slot in binding.slots if slot.source == "outputs"
             for line in _outputs(slot, call)]
     arguments = _arguments(binding, binding.slots, call)
@@ -316,7 +317,7 @@ def _torch_source(binding, call, imports):
     texts = {
         "op": repr(call["op"]) if is_text else written.reduce_op,
         "root": call["root"],
-        "dim": call["dim"] if traits.stacks else call["dim"] or 0,
+        "dim": call["dim"] if traits.shape == "joined" else call["dim"] or 0,
         "splits": call["splits"],
         "pairs": [tuple(pair) for pair in call["pairs"]],
     }

@@ -21,6 +21,7 @@ import time
 import torch
 
 from .call import SubjectError
+from .collectives.traits import TRAITS
 from .observing import register_first
 from .subject_text import without_calls
 
@@ -85,7 +86,7 @@ def function_in(mode, function):
 def come_late(call, value=None):
     """In mode async: lets the others wait, now and when the backward of `value` begins, if this
     rank is the late one."""
-    late = (call.root + 1) % call.group.size if call.kind in ("reduce", "gather") else call.root
+    late = (call.root + 1) % call.group.size if TRAITS[call.kind].only_on_root else call.root
     if not call.is_async or call.group.rank != late:
         return
     if value is None:

@@ -87,7 +87,8 @@ def call_of(step, groups):
     kind = spec["kind"]
     options = TRAITS[kind].options
     op = spec["op"] if "op" in options else "sum"
-    dim = spec.get("dim", None if TRAITS[kind].stacks else 0) if "dim" in options else None
+    without_dim = None if TRAITS[kind].shape == "joined" else 0
+    dim = spec.get("dim", without_dim) if "dim" in options else None
     return Call(
         kind=kind,
         step=step["name"],

@@ -18,6 +18,7 @@ import re
 from . import (adapters, adapters_loading, adapters_names, adapters_torch, adapters_written,
                built_in, modes)
 from .call import NotOffered, SubjectError
+from .collectives.traits import TRAITS
 from .subject_text import without_calls
 
 _ASSIGNED = re.compile(r"(?:^|\+)(" + "|".join(adapters_names.KINDS) + r")=")
@@ -211,7 +212,7 @@ class _Module:
         if binding is not None:
             return _Function(binding, self._setup, self.mode)
         # Local in forward; what has no collective for them leaves them to autograd
-        if kind in ("copy", "slice"):
+        if not TRAITS[kind].communicates:
             return _BuiltIn("reference")
         raise NotOffered(f"{self._place} has no {kind} (looked for"
                          f" {', '.join(adapters_names.KIND_NAMES[kind][:4])})")
@@ -291,6 +292,6 @@ def _unknown_kind(place, name):
              for part in adapters_written.called(name).split(".")]
     kinds = [k for k, known in adapters_names.KIND_NAMES.items()
              if any(w == k or w in known for w in words)]
-    return (f"the name of {place}:{name} does not say which collective it is: write"
+    return (f"which collective {place}:{name} is has to be said: write"
             f" {kinds[0] if kinds else 'KIND'}=python:{place}:{name}"
             + ("" if kinds else f", where KIND is one of {', '.join(adapters_names.KINDS)}"))

@@ -29,7 +29,8 @@ def kinds_with(option):
     return tuple(kind for kind in KINDS if option in TRAITS[kind].options)
 
 
-STACKING = tuple(kind for kind in KINDS if TRAITS[kind].stacks)
+def kinds_of_shape(*shapes):
+    return tuple(kind for kind in KINDS if TRAITS[kind].shape in shapes)
 
 
 def options_of(call):
