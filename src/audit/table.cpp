@@ -201,14 +201,10 @@ class TextsByName {
 // there; unless only few cases have the data that shows it, or the rule is right and the text tells
 // of the cases.
 std::string mostly_right_text(const Judgement& j) {
-  constexpr std::string_view kShownByFewData[] = {
-      "contiguity",       "group-rank", "nondeterministic", "precision",
-      "stale-or-aliased", "tie",        "wrong-group",      "zero-input"};
   const int failing = j.judged - j.right;
   if (failing == 0 || 4 * failing > j.judged || j.only_fails) return "";
-  if (std::find(std::begin(kShownByFewData), std::end(kShownByFewData), j.rule) !=
-      std::end(kShownByFewData))
-    return "";
+  const auto rule = FindingName::named(j.rule);
+  if (rule && rule->row().is_shown_by_few_data) return "";
   return fmt::format(
       " In {} of {} cases the gradient is right: look at what the code does otherwise in {}.",
       j.right, j.judged, failing == 1 ? "this one" : fmt::format("these {}", failing));

@@ -269,15 +269,16 @@ std::optional<Finding> precision_finding(const Evidence& evidence,
           .equal;
     });
     if (!is_rounded) continue;
-    return Finding{.rule = "precision",
-                   .collective = "",
-                   .step = "",
-                   .ranks = evidence.differing_ranks(),
-                   .factor = {},
-                   .text = fmt::format(
-                       "{}, by no more than {} rounds: something on the way back went through it. "
-                       "{}",
-                       how_they_differ(evidence, scaling), traits(narrow).name, kPrecisionRemedy)};
+    return Finding{
+        .rule = "precision",
+        .collective = "",
+        .step = "",
+        .ranks = evidence.differing_ranks(),
+        .factor = {},
+        .text = fmt::format(
+            "{}, by no more than {} rounds: something on the way back went through it. "
+            "{}",
+            how_they_differ(evidence, scaling), traits(narrow).name, help_with("precision"))};
   }
   return std::nullopt;
 }

@@ -206,14 +206,9 @@ std::string takes_other_pieces(const Look& look) {
              : "gave ranks other slices, or the cotangents of other ranks, than they are due.";
 }
 
-constexpr std::string_view kZeroRemedy =
-    "Multiply the other ranks' operands instead of dividing: at a zero the derivative is the "
-    "product of the others.";
-
 constexpr std::array kGeneral = std::to_array<WrongBackward>({
-    {"tie", gives_ties_otherwise, "", "",
-     "Share the cotangent among the ranks that tie, so that the shares add up to it once."},
-    {"zero-input", divides_at_zero, "", "", kZeroRemedy},
+    {"tie", gives_ties_otherwise, "", "", help_with("tie")},
+    {"zero-input", divides_at_zero, "", "", help_with("zero-input")},
     {"wrong-group", counts_in_other_group, "", "",
      "Hand the group of the forward call to the collective in backward, too."},
     {"missing-reduction", forgets_root_elsewhere, "", "",

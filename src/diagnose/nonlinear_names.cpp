@@ -54,13 +54,10 @@ std::string is_not_linear(const Look& look) {
 }
 
 constexpr std::array kNonlinear = std::to_array<WrongBackward>({
-    {"same-op-backward", applies_same_op, "", "",
-     "Whatever the op, the cotangents are summed over the ranks, and then multiplied by the op's "
-     "own derivative: of max, min and product compute that yourself, e.g. from an all_gather and a "
-     "local reduction."},
-    {"precision", goes_through<DType::kFloat32>, "", "", kPrecisionRemedy},
-    {"precision", goes_through<DType::kFloat16>, "", "", kPrecisionRemedy},
-    {"precision", goes_through<DType::kBFloat16>, "", "", kPrecisionRemedy},
+    {"same-op-backward", applies_same_op, "", "", help_with("same-op-backward")},
+    {"precision", goes_through<DType::kFloat32>, "", "", help_with("precision")},
+    {"precision", goes_through<DType::kFloat16>, "", "", help_with("precision")},
+    {"precision", goes_through<DType::kBFloat16>, "", "", help_with("precision")},
     {"other-backward", is_not_linear, "", "",
      "Look for abs, max, a clip, a comparison, a rounding or a normalisation in that backward."},
 });

@@ -8,9 +8,6 @@
 
 namespace distgrad {
 
-inline constexpr std::string_view kPrecisionRemedy =
-    "Keep the cotangent in its own dtype, or accept the error with an explicit tolerance.";
-
 // What a detour over the narrower dtype may do to a gradient whose largest element, or cotangent,
 // is `largest`: it rounds each of the ranks' cotangents, and what is made of them before and after.
 double room_of_detour(DType narrow, std::size_t ranks, double largest);

@@ -195,9 +195,9 @@ constexpr std::string_view kSliceRemedy =
     "torch.distributed.nn.functional.all_gather does, or all_reduce and then slice.";
 
 constexpr std::array kSpecial = std::to_array<WrongBackward>({
-    {"precision", answers_rounded<DType::kFloat32>, "", "", kPrecisionRemedy},
-    {"precision", answers_rounded<DType::kFloat16>, "", "", kPrecisionRemedy},
-    {"precision", answers_rounded<DType::kBFloat16>, "", "", kPrecisionRemedy},
+    {"precision", answers_rounded<DType::kFloat32>, "", "", help_with("precision")},
+    {"precision", answers_rounded<DType::kFloat16>, "", "", help_with("precision")},
+    {"precision", answers_rounded<DType::kBFloat16>, "", "", help_with("precision")},
     {"no-gradient", gives_nothing, "", "",
      "Use a differentiable collective: a plain torch.distributed call into a new tensor is cut off "
      "from the graph."},
@@ -225,12 +225,8 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
      kSliceRemedy},
     {"own-slice", keeps_own_slice_times_any, "", "",
      "Add up the ranks' cotangents of each slice, and multiply by nothing."},
-    {"tie", gives_all_to_each_tie, "", "",
-     "Share the cotangent among the ranks that tie, so that the shares add up to it once.",
-     "forgotten-op"},
-    {"forgotten-op", forgets_op, "", "",
-     "Divide by the group's size where the op is avg, multiply by the factor where it is "
-     "premul_sum; for max, min and product reduce locally what an all_gather brings."},
+    {"tie", gives_all_to_each_tie, "", "", help_with("tie"), "forgotten-op"},
+    {"forgotten-op", forgets_op, "", "", help_with("forgotten-op")},
     {"double-reduction", sums_twice, "", "", kTwiceRemedy, "scaled"},
     {"scaled", is_scaled, "", "",
      "Sum or divide in one place only: the loss, the collective or the gradient's "

@@ -5,7 +5,6 @@
 
 #include "model/findings.h"
 #include "report/case_words.h"
-#include "report/finding_help.h"
 #include "report/html_case.h"
 #include "report/program_text.h"
 #include "report/valid_text.h"
@@ -200,7 +199,7 @@ Json finding_helps(const Report& report) {
     for (const Finding& f : r.findings) used.insert(f.rule);
   Json helps = Json::object();
   for (const FindingRow& row : kFindings)
-    if (used.contains(std::string(row.name))) helps[row.name] = {row.meaning, help_with(row.name)};
+    if (used.contains(std::string(row.name))) helps[row.name] = {row.meaning, row.help};
   return helps;
 }
 

@@ -143,12 +143,11 @@ std::string by_finding(const Report& report) {
   for (std::size_t i = 0; i < shown; ++i) {
     const auto& [name, alike] = rows[i];
     const std::vector<Finding>& findings = alike.worst->findings;
-    const auto row = std::find_if(kFindings.begin(), kFindings.end(), [&](const FindingRow& f) {
-      return !findings.empty() && f.name == findings.front().rule.text();
-    });
-    out +=
-        fmt::format("| {} | {} | {} | {} |\n", prose(name), alike.count,
-                    code(alike.worst->which.id), row != kFindings.end() ? prose(row->meaning) : "");
+    const std::string_view meaning = findings.empty() || findings.front().rule.empty()
+                                         ? ""
+                                         : findings.front().rule.row().meaning;
+    out += fmt::format("| {} | {} | {} | {} |\n", prose(name), alike.count,
+                       code(alike.worst->which.id), prose(meaning));
   }
   if (shown < rows.size())
     out += fmt::format("\n{} more findings are left out here.\n", rows.size() - shown);

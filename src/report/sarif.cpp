@@ -10,7 +10,6 @@
 #include "base/version.h"
 #include "model/findings.h"
 #include "report/case_words.h"
-#include "report/finding_help.h"
 #include "report/json.h"
 #include "report/source_place.h"
 #include "report/valid_text.h"
@@ -45,8 +44,7 @@ constexpr Rule kOtherRules[] = {
 
 std::vector<Rule> all_rules() {
   std::vector<Rule> rules;
-  for (const FindingRow& row : kFindings)
-    rules.push_back({row.name, row.meaning, help_with(row.name)});
+  for (const FindingRow& row : kFindings) rules.push_back({row.name, row.meaning, row.help});
   rules.insert(rules.end(), std::begin(kOtherRules), std::end(kOtherRules));
   return rules;
 }
