@@ -113,13 +113,10 @@ class Measurement:
     # -- differences
 
     def _noise_and_share(self):
-        """By output coordinate; and the largest relative to its output. That may be 0 at the
-        inputs, and is not where they are moved to."""
+        """By output coordinate; and the largest relative to its output."""
         if self._known_noise is None:
-            noise, size = self._noise()
-            noise = torch.maximum(noise, self._eps * size)
-            share = float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
-            self._known_noise = noise, share
+            noise, size, share = self._noise()
+            self._known_noise = torch.maximum(noise, self._eps * size), max(share, self._eps)
         return self._known_noise
 
     def _by_differences(self, affine, noise, relative):
@@ -179,7 +176,7 @@ class Measurement:
         inside cancel out, and torch's own gradient may be that: open. None where nothing is
         other. gradient: [input, output], as measured."""
         noise, relative = self._noise_and_share()
-        if relative >= QUIET:
+        if relative >= _ROUGH:
             return None
         nearby = self._nearby
         if nearby is None:
@@ -290,7 +287,8 @@ class Measurement:
         return off, along.is_unsure(_KNOWN)
 
     def _noise(self):
-        """By output coordinate: how far a value is off a smooth curve, and its size; from sixth
+        """By output coordinate: how far a value is off a smooth curve, and its size; and the largest
+        share of that, where both grow from 0, too. From sixth
         differences along one direction, away from the inputs to one side, as there may be a kink or
         a jump at them. In ninths, which no dtype holds, and at three places: roundings may cancel
         out at one."""
@@ -308,7 +306,10 @@ class Measurement:
             found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
         least = torch.stack(found).amin(0)
         noise = self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
-        return noise, self._size_of(torch.cat([self._base[None], *values]))
+        shares = [(self._by_span(off) / self._size_of(nine).clamp_min(1e-300)).nan_to_num(posinf=1)
+                  for off, nine in zip(found, values)]
+        share = float(torch.stack(shares).amin(0).clamp_max(1).max())
+        return noise, self._size_of(torch.cat([self._base[None], *values])), share
 
     def _stencil(self, groups, steps):
         """[(step by column, values above, values below)], each [column, output], of the groups'
