@@ -45,7 +45,7 @@ class Derivative:
     # (coordinates, their shares, slopes by output coordinate, errors).
     together: list = field(default_factory=list)
     hulls: list = field(default_factory=list)  # what else of single ones hangs together
-    sums: list = field(default_factory=list)  # of a tensor's outputs
+    sums: list = field(default_factory=list)  # of a tensor's outputs, and of two ranks'
     hidden: Optional[torch.Tensor] = None  # at which elements kinks inside cancel out, if any
     jumps: Optional[torch.Tensor] = None  # at which elements the function does, where it does
     repeats: bool = True  # whether two runs gave the same
@@ -58,11 +58,12 @@ class Derivative:
 
 class Measurement:
     """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor;
-    groups: lists of input coordinates that are the same element on several ranks; of_ranks: by rank
-    its coordinates; ties: Ties."""
+    groups: lists of input coordinates that are the same element on several ranks; alike: of the
+    output's; of_ranks: by rank its coordinates; ties: Ties."""
 
-    def __init__(self, move, sizes, spans, groups, of_ranks, ties, eps):
+    def __init__(self, move, sizes, spans, groups, alike, of_ranks, ties, eps):
         self._move, self._sizes, self._spans = move, sizes, spans
+        self._alike = alike
         self._groups, self._of_ranks, self._ties, self._eps = groups, of_ranks, ties, eps
         self._count = len(sizes)
         self._depends = torch.tensor(False)
@@ -166,7 +167,7 @@ class Measurement:
         kinks = found.high > found.low
         found.together = nearby.together(self._candidates(kinks.any(0)))
         found.hulls = nearby.hulls(kinks, self._of_ranks)
-        found.sums = nearby.sums(self._spans)
+        found.sums = nearby.sums(self._spans, self._alike)
 
     # -- kinks and ties of what is made inside
 

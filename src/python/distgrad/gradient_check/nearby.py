@@ -190,22 +190,28 @@ class Nearby:
             found.append((columns, shares, slopes.masked_fill(~known, float("nan")), off + room))
         return found
 
-    def sums(self, spans):
-        """Of outputs: (their slice, by input the slope of their sum, NaN where it is not the same
-        all around though theirs are others, by how much it may be off)."""
+    def sums(self, spans, alike):
+        """Of outputs: (their numbers, the signs they are added up with, by input the slope of their
+        sum, NaN where it is not the same all around though theirs are others, by how much it may be
+        off). spans: slices; alike: lists of outputs that may be one function, on several ranks."""
+        of_tensors = [(list(range(s.start, s.stop)), torch.ones(s.stop - s.start).double())
+                      for s in spans] if self._is_quiet else []
+        apart = [([group[0], other], torch.tensor([1.0, -1.0], dtype=torch.float64))
+                 for group in alike for other in group[1:]]
         found, uncovered = [], [c for tie in self._uncovered() for c in tie.columns]
-        for span in spans if self._is_quiet else ():
-            slopes = self.slopes[:, span]
+        for outputs, signs in of_tensors + apart:
+            slopes = self.slopes[:, outputs]
             slopes = slopes[slopes.isfinite().flatten(1).all(1)]
             if slopes.shape[1] < 2 or len(slopes) < _FEW_POINTS:
                 continue
-            room = self._floor[span].sum(0)
+            room = self._floor[outputs].sum(0)
             moves = (slopes.amax(0) - slopes.amin(0)).amax(0) > room + OTHER * slopes.abs().amax()
-            total = slopes.sum(1)
+            total = torch.einsum("o,poi->pi", signs, slopes)
             off = (total - total.mean(0)).abs().amax(0)
             known = moves & (off <= OTHER * slopes.abs().sum(1).amax(0) + room)
             known[uncovered] = False
-            found.append((span, total.mean(0).masked_fill(~known, float("nan")), off + room))
+            found.append((outputs, signs, total.mean(0).masked_fill(~known, float("nan")),
+                          off + room))
         return found
 
     def _is_whole(self, columns):

@@ -171,8 +171,8 @@ class Check:
         returned = self._dtypes[dtype]
         computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
-                                       _same_elements(inputs), _of_ranks(inputs),
-                                       self._ties(inputs), computed)
+                                       _same_elements(inputs), _same_elements(outputs),
+                                       _of_ranks(inputs), self._ties(inputs), computed)
         is_new = derivative is None
         derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
@@ -451,12 +451,12 @@ def _of_ranks(inputs):
     return [torch.cat(spans) for spans in found.values()]
 
 
-def _same_elements(inputs):
+def _same_elements(coordinates):
     """Lists of coordinates: the same element of a tensor that several ranks have in one size."""
-    if inputs.kind != "elements":
+    if coordinates.kind != "elements":
         return []
     alike = {}
-    for (_, name), span in inputs.ranges.items():
+    for (_, name), span in coordinates.ranges.items():
         alike.setdefault((name, span.stop - span.start), []).append(span)
     return [[span.start + i for span in spans] for (_, size), spans in alike.items()
             for i in range(size) if len(spans) > 1]
