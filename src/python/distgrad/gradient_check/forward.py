@@ -117,7 +117,7 @@ class Measurement:
         """By output coordinate; and the largest relative to its output."""
         if self._known_noise is None:
             noise, size, share = self._noise()
-            self._known_noise = torch.maximum(noise, self._eps * size), max(share, self._eps)
+            self._known_noise = torch.maximum(noise, self._eps * size), min(1.0, max(share, self._eps))
         return self._known_noise
 
     def _by_differences(self, affine, noise, relative):
@@ -307,9 +307,9 @@ class Measurement:
             found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
         least = torch.stack(found).amin(0)
         noise = self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
-        shares = [(self._by_span(off) / self._size_of(nine).clamp_min(1e-300)).nan_to_num(posinf=1)
-                  for off, nine in zip(found, values)]
-        share = float(torch.stack(shares).amin(0).clamp_max(1).max())
+        shares = torch.stack([off / self._size_of(nine).clamp_min(1e-300)
+                              for off, nine in zip(found, values)]).amin(0)
+        share = float(torch.where(shares.isfinite(), shares, torch.zeros_like(shares)).max())
         return noise, self._size_of(torch.cat([self._base[None], *values])), share
 
     def _stencil(self, groups, steps):
