@@ -43,6 +43,7 @@ class Judgement:
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
+        self.gradient = backward.matrix.nan_to_num(posinf=0, neginf=0)
         self.paired = 0  # findings that are about pairs of an input and an output
         self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
@@ -229,7 +230,9 @@ class Judgement:
         right = self._right_sizes()
         room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
-            apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
+            # A tie that roundings decide has gradients between its slopes all the same.
+            scatter = self._scatter.masked_fill((self.derivative.high > self.derivative.low).T, 0)
+            apart, largest = self._largest_in_pairs(scatter), self._largest_in_pairs(right)
             # Where nothing else tells that the backward is right, no more than half of it
             most = apart if self._is_known else torch.minimum(apart, largest / 8)
             room = torch.maximum(room, self._rtol * largest) + _SCATTER * most
