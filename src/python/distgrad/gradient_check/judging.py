@@ -231,7 +231,8 @@ class Judgement:
         room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
             # A tie that roundings decide has gradients between its slopes all the same.
-            scatter = self._scatter.masked_fill((self.derivative.high > self.derivative.low).T, 0)
+            scatter = self._scatter if self._is_known else self._scatter.masked_fill(
+                (self.derivative.high > self.derivative.low).T, 0)
             apart, largest = self._largest_in_pairs(scatter), self._largest_in_pairs(right)
             # Where nothing else tells that the backward is right, no more than half of it
             most = apart if self._is_known else torch.minimum(apart, largest / 8)
@@ -305,7 +306,8 @@ class Judgement:
             text = ("where values are equal or the function has another kink, the shares of"
                     f" {len(columns)} elements{weights} add up to {float(gradient[b]):.6g}; moved"
                     f" together they change the output by {float(slopes[b]):.6g}")
-            missing = bool((matrix[columns][:, off].abs() <= room[off]).all())
+            most = room[off] / len(columns)
+            missing = bool((matrix[columns][:, off].abs() <= most).all())
             return [Finding("no-gradient" if missing else "tie", text, ranks=ranks,
                             dtype=self.dtype)]
         return self._unlike_sums(matrix)
