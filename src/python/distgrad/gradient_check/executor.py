@@ -19,6 +19,7 @@ from ..ranks.rounding import Shaking
 from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import Held
+from .nearby import STEPS
 from .stirring import Stirring
 from .subject import NotSupported, Subject
 from .team import shown_frames
@@ -138,12 +139,20 @@ class Executor:
             self.subject.held = Stirring(*stirring, self._team.rank, self._team.size)
         try:
             if stirring:
-                self._forward(has_backward=False)
+                self._look_inside(moves)
             for row in moves:
                 run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
                 yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
         finally:
             self.subject.held = before
+
+    def _look_inside(self, moves):
+        """Tells what is held how large values inside are at the inputs, and beside them."""
+        furthest = max(moves, key=lambda row: float(row.abs().sum()))
+        for row in (None, furthest, -furthest):
+            self._forward(None if row is None else self._inputs.expand(self._team.rank, row),
+                          has_backward=False)
+        self.subject.held.settle(STEPS)
 
     def hold(self):
         """From now on what the function detaches stays as it is at the inputs. Where it detaches

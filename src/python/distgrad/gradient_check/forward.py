@@ -45,7 +45,7 @@ class Derivative:
     # (coordinates, their shares, slopes by output coordinate, errors).
     together: list = field(default_factory=list)
     hulls: list = field(default_factory=list)  # what else of single ones hangs together
-    sums: list = field(default_factory=list)  # of a tensor's outputs
+    sums: list = field(default_factory=list)  # of a tensor's outputs, and of two ranks'
     hidden: Optional[torch.Tensor] = None  # at which elements kinks inside cancel out, if any
     jumps: Optional[torch.Tensor] = None  # at which elements the function does, where it does
     repeats: bool = True  # whether two runs gave the same
@@ -58,11 +58,12 @@ class Derivative:
 
 class Measurement:
     """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor;
-    groups: lists of input coordinates that are the same element on several ranks; of_ranks: by rank
-    its coordinates; ties: Ties."""
+    groups: lists of input coordinates that are the same element on several ranks; alike: of the
+    output's; of_ranks: by rank its coordinates; ties: Ties."""
 
-    def __init__(self, move, sizes, spans, groups, of_ranks, ties, eps):
+    def __init__(self, move, sizes, spans, groups, alike, of_ranks, ties, eps):
         self._move, self._sizes, self._spans = move, sizes, spans
+        self._alike = alike
         self._groups, self._of_ranks, self._ties, self._eps = groups, of_ranks, ties, eps
         self._count = len(sizes)
         self._depends = torch.tensor(False)
@@ -113,13 +114,10 @@ class Measurement:
     # -- differences
 
     def _noise_and_share(self):
-        """By output coordinate; and the largest relative to its output. That may be 0 at the
-        inputs, and is not where they are moved to."""
+        """By output coordinate; and the largest relative to its output."""
         if self._known_noise is None:
-            noise, size = self._noise()
-            noise = torch.maximum(noise, self._eps * size)
-            share = float((noise / size.clamp_min(1e-300)).clamp_max(1).max())
-            self._known_noise = noise, share
+            noise, size, share = self._noise()
+            self._known_noise = torch.maximum(noise, self._eps * size), min(1.0, max(share, self._eps))
         return self._known_noise
 
     def _by_differences(self, affine, noise, relative):
@@ -169,7 +167,7 @@ class Measurement:
         kinks = found.high > found.low
         found.together = nearby.together(self._candidates(kinks.any(0)))
         found.hulls = nearby.hulls(kinks, self._of_ranks)
-        found.sums = nearby.sums(self._spans)
+        found.sums = nearby.sums(self._spans, self._alike)
 
     # -- kinks and ties of what is made inside
 
@@ -179,7 +177,7 @@ class Measurement:
         inside cancel out, and torch's own gradient may be that: open. None where nothing is
         other. gradient: [input, output], as measured."""
         noise, relative = self._noise_and_share()
-        if relative >= QUIET:
+        if relative >= _ROUGH:
             return None
         nearby = self._nearby
         if nearby is None:
@@ -290,7 +288,8 @@ class Measurement:
         return off, along.is_unsure(_KNOWN)
 
     def _noise(self):
-        """By output coordinate: how far a value is off a smooth curve, and its size; from sixth
+        """By output coordinate: how far a value is off a smooth curve, and its size; and the largest
+        share of that, where both grow from 0, too. From sixth
         differences along one direction, away from the inputs to one side, as there may be a kink or
         a jump at them. In ninths, which no dtype holds, and at three places: roundings may cancel
         out at one."""
@@ -308,7 +307,10 @@ class Measurement:
             found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
         least = torch.stack(found).amin(0)
         noise = self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
-        return noise, self._size_of(torch.cat([self._base[None], *values]))
+        shares = torch.stack([off / self._size_of(nine).clamp_min(1e-300)
+                              for off, nine in zip(found, values)]).amin(0)
+        share = float(torch.where(shares.isfinite(), shares, torch.zeros_like(shares)).max())
+        return noise, self._size_of(torch.cat([self._base[None], *values])), share
 
     def _stencil(self, groups, steps):
         """[(step by column, values above, values below)], each [column, output], of the groups'

@@ -17,6 +17,7 @@ from .report import Finding
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
 _NO_SHARE, _MOST_SHARES = 1e-6, 12
 _MOST_DETAILS = 3
+_FACTORS = (2, 0.5, -1)  # of gradients where all is tied
 _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
@@ -42,6 +43,7 @@ class Judgement:
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
+        self.gradient = backward.matrix.nan_to_num(posinf=0, neginf=0)
         self.paired = 0  # findings that are about pairs of an input and an output
         self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
@@ -92,8 +94,10 @@ class Judgement:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
-        ties = [] if found else self._ties()
-        if ties:
+        ties = [] if found else self._ties(self._backward.matrix)
+        if ties or wrong and all(self._is_only_at_kinks(pair) for pair, *_ in wrong):
+            merged = self._scaled_ties(wrong + within) or merged
+        if ties and not merged:
             merged = _merged(self._named_ties(within))
         self.paired, self.is_of_maps = len(merged), bool(merged or ties)
         self.findings += merged or ties
@@ -226,7 +230,10 @@ class Judgement:
         right = self._right_sizes()
         room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
-            apart, largest = self._largest_in_pairs(self._scatter), self._largest_in_pairs(right)
+            # A tie that roundings decide has gradients between its slopes all the same.
+            scatter = self._scatter if self._is_known else self._scatter.masked_fill(
+                (self.derivative.high > self.derivative.low).T, 0)
+            apart, largest = self._largest_in_pairs(scatter), self._largest_in_pairs(right)
             # Where nothing else tells that the backward is right, no more than half of it
             most = apart if self._is_known else torch.minimum(apart, largest / 8)
             room = torch.maximum(room, self._rtol * largest) + _SCATTER * most
@@ -282,11 +289,11 @@ class Judgement:
         return all(bool((pair.excess(r, k) <= 0)[pair.high[r][k] <= pair.low[r][k]].all())
                    for r, k in pair.pairs())
 
-    def _ties(self):
+    def _ties(self, matrix):
         """Elements with a kink each whose shares do not add up to the slope as they move
         together."""
-        for columns, shares, slopes, errors in [*self.derivative.together, *self._off_hulls()]:
-            gradient = shares @ self._backward.matrix[columns]
+        for columns, shares, slopes, errors in [*self.derivative.together, *self._off_hulls(matrix)]:
+            gradient = shares @ matrix[columns]
             room = (errors + shares.abs() @ self._room_of_all[columns]
                     + self._rtol * gradient.abs())
             off = ((gradient - slopes).abs() > room) & slopes.isfinite()
@@ -299,39 +306,68 @@ class Judgement:
             text = ("where values are equal or the function has another kink, the shares of"
                     f" {len(columns)} elements{weights} add up to {float(gradient[b]):.6g}; moved"
                     f" together they change the output by {float(slopes[b]):.6g}")
-            missing = bool((self._backward.matrix[columns][:, off].abs() <= room[off]).all())
+            most = room[off] / len(columns)
+            missing = bool((matrix[columns][:, off].abs() <= most).all())
             return [Finding("no-gradient" if missing else "tie", text, ranks=ranks,
                             dtype=self.dtype)]
-        return self._unlike_sums()
+        return self._unlike_sums(matrix)
 
-    def _unlike_sums(self):
-        """Outputs whose sum has a derivative, which the gradients do not add up to: as sorted
-        values are the same ones in any order, each is in one place."""
-        for span, slopes, errors in self.derivative.sums:
-            gradient = self._backward.matrix[:, span].sum(1)
-            room = errors + self._room_of_all[:, span].sum(1) + self._rtol * gradient.abs()
+    def _unlike_sums(self, matrix):
+        """Outputs whose sum, or difference, has a derivative, which the gradients do not add up to:
+        as sorted values are the same ones in any order, each is in one place."""
+        for outputs, signs, slopes, errors in self.derivative.sums:
+            gradient = matrix[:, outputs] @ signs
+            room = errors + self._room_of_all[:, outputs].sum(1) + self._rtol * gradient.abs()
             off = ((gradient - slopes).abs() > room) & slopes.isfinite()
             if bool(off.any()):
                 c = int(off.nonzero()[0])
+                what = ("two ranks' outputs differ by" if bool((signs < 0).any()) else
+                        "all outputs of one tensor add up to")
+                of = "difference" if bool((signs < 0).any()) else "sum"
                 text = ("where values are equal or the function has another kink, the gradients of"
-                        f" all outputs of one tensor add up to {float(gradient[c]):.6g} in an"
-                        f" element; the derivative of their sum is {float(slopes[c]):.6g}")
+                        f" {what} {float(gradient[c]):.6g} in an element; the derivative of their"
+                        f" {of} is {float(slopes[c]):.6g}")
                 return [Finding("tie", text, ranks=self._ranks_of([c]), dtype=self.dtype)]
         return []
 
-    def _off_hulls(self):
+    def _off_hulls(self, matrix):
         """Such combinations, where the gradient is none of what the slopes beside the inputs
         make."""
         for hull in self.derivative.hulls:
-            shares = hull.off(self._backward.matrix[hull.columns, hull.output])
+            shares = hull.off(matrix[hull.columns, hull.output])
             if not float(shares.abs().max()) > hull.floor:
                 continue
             shares = shares / shares.abs().max()
-            slopes = torch.full((self._backward.matrix.shape[1],), math.nan, dtype=torch.float64)
+            slopes = torch.full((matrix.shape[1],), math.nan, dtype=torch.float64)
             slopes[hull.output] = shares @ hull.point
             kept = shares.abs() > _NO_SHARE
             yield (hull.columns[kept].tolist(), shares[kept], slopes,
                    float(shares.abs().sum()) * hull.floor)
+
+    def _scaled_ties(self, pairs):
+        """Findings, where all is a number times what is right at ties, too."""
+        for c in _FACTORS if pairs else ():
+            matrix = self._backward.matrix / c
+            over = [(replace(pair, measured=[[block / c for block in row]
+                                             for row in pair.measured]), pair, x, names)
+                    for pair, x, names in pairs]
+            if (self._tells_factors(matrix, c) and not any(part.wrong() for part, *_ in over)
+                    and not self._ties(matrix)):
+                likely = [(replace(pair, right=part.measured, low=None, high=None), x, names)
+                          for part, pair, x, names in over]
+                return _merged([self._finding(*each) for each in likely if each[0].wrong()])
+        return []
+
+    def _tells_factors(self, matrix, c):
+        """Whether shares add up to something that is not 0. Where each of them is all of that it is
+        no factor: a mask of the largest."""
+        for columns, shares, slopes, errors in self.derivative.together:
+            parts = shares[:, None] * matrix[columns]
+            known = (slopes.abs() > 4 * errors) & ((parts.sum(0) - slopes).abs() <= 4 * errors)
+            all_of_it = ((c * parts - slopes).abs() <= 4 * errors) | (parts.abs() <= errors)
+            if bool((known & ~all_of_it.all(0)).any()):
+                return True
+        return False
 
     def _named_ties(self, pairs):
         """Findings, where shares that do not add up have the name of a mistake: other ranks' were

@@ -15,7 +15,7 @@ _APART = 2.0**-20  # of an element's size; with so many elements that stir, some
 _BETWEEN = 0.1
 QUIET = 1e-13  # of the outputs: with more noise than that little can be told
 _NOISY = 0.35  # the power of the outputs' noise that they are moved apart by, where that is more
-_STEPS = 64  # of the differences there, in that distance
+STEPS = 64  # of the differences there, in that distance
 _MOST_POINTS, _MOST_RUNS = 48, 4096
 _FEW_TURNS, _SHUFFLED, _FEW_POINTS = 2, 3, 6
 _EPS = 2.0**-50
@@ -79,7 +79,7 @@ class Nearby:
     def __init__(self, values, base, sizes, ties, noise, relative):
         self._values, self._base, self._sizes, self._ties = values, base, sizes, ties
         self._noise, self._apart = noise, max(_APART, relative**_NOISY)
-        self._is_quiet = relative < QUIET
+        self._relative, self._is_quiet = relative, relative < QUIET
         needed = max([1, *(tie.turns() for tie in ties)])
         most = min(_MOST_POINTS // 4, max(1, _MOST_RUNS // (4 * len(sizes) + 4)))
         # Of a tie that has too many for that a few tell as much; noise would only add up.
@@ -101,9 +101,9 @@ class Nearby:
         elements go far. The slopes there; None where that could not be."""
         found = []
         count = min(_MOST_POINTS // 2, max(4, _MOST_STIRRED // (len(self._sizes) + 1)))
-        moves = _APART / _STEPS * self._directions(count // 4)[:count]
+        moves = self._apart / STEPS * self._directions(count // 4)[:count]
         for i, point in enumerate(moves):
-            slopes, rows = self._slopes_at(point[None], _APART, i)
+            slopes, rows = self._slopes_at(point[None], self._apart, i)
             if slopes is None:
                 return None
             slopes[rows] = float("nan")
@@ -115,10 +115,10 @@ class Nearby:
     def stirs(self, along, slopes):
         """Whether the slopes along these moves are others where what operators give is moved
         apart."""
-        step = _APART / _STEPS
+        step = self._apart / STEPS
         moves = torch.cat([torch.zeros_like(along[:1]), step * along])
         for i in range(_FEW_STIRRED):
-            values = self._values(moves, (_APART, i))
+            values = self._values(moves, (self._apart, i))
             if values is None:
                 return False
             there = (values[1:] - values[0]) / step
@@ -131,7 +131,7 @@ class Nearby:
     def _slopes_at(self, points, apart, turn=None):
         """[point, output, input]; and [point, output] whether the output jumps on the way there.
         turn: of Stirring."""
-        count, step = len(self._sizes), apart / _STEPS
+        count, step = len(self._sizes), apart / STEPS
         stirring = None if turn is None else (apart, turn)
         h = (step * self._sizes)[:, None]
         generator = torch.Generator().manual_seed(13)
@@ -153,13 +153,14 @@ class Nearby:
                             (along - 16 * (nearer[-1][1] - nearer[-1][0])).abs())
         # Where a step goes over a second kink, or a curve bends more than kinks do, they tell
         # nothing of the inputs.
-        is_other = self._is_quiet & (off > _BETWEEN * size + 16 * 8 * noise)
+        is_other = (self._is_quiet or stirring is not None) & (off > _BETWEEN * size + 16 * 8 * noise)
         slopes = (moved / h).transpose(1, 2).masked_fill(is_other[:, :, None], float("nan"))
         return slopes, self._are_jumps(here[:, 0], *(here for here, _ in nearer))
 
     def _noise_of(self, values):
         """What is moved inside may be much larger than an output is at the inputs."""
-        return torch.maximum(self._noise, _EPS * values.abs().nan_to_num(posinf=0).max())
+        share = _EPS if self._is_quiet else self._relative
+        return torch.maximum(self._noise, share * values.abs().nan_to_num(posinf=0).max())
 
     def widened(self, low, high, depends):
         """(low, high, which elements are others than before): what lies between the slopes, too,
@@ -189,22 +190,28 @@ class Nearby:
             found.append((columns, shares, slopes.masked_fill(~known, float("nan")), off + room))
         return found
 
-    def sums(self, spans):
-        """Of outputs: (their slice, by input the slope of their sum, NaN where it is not the same
-        all around though theirs are others, by how much it may be off)."""
+    def sums(self, spans, alike):
+        """Of outputs: (their numbers, the signs they are added up with, by input the slope of their
+        sum, NaN where it is not the same all around though theirs are others, by how much it may be
+        off). spans: slices; alike: lists of outputs that may be one function, on several ranks."""
+        of_tensors = [(list(range(s.start, s.stop)), torch.ones(s.stop - s.start).double())
+                      for s in spans] if self._is_quiet else []
+        apart = [([group[0], other], torch.tensor([1.0, -1.0], dtype=torch.float64))
+                 for group in alike for other in group[1:]]
         found, uncovered = [], [c for tie in self._uncovered() for c in tie.columns]
-        for span in spans if self._is_quiet else ():
-            slopes = self.slopes[:, span]
+        for outputs, signs in of_tensors + apart:
+            slopes = self.slopes[:, outputs]
             slopes = slopes[slopes.isfinite().flatten(1).all(1)]
             if slopes.shape[1] < 2 or len(slopes) < _FEW_POINTS:
                 continue
-            room = self._floor[span].sum(0)
+            room = self._floor[outputs].sum(0)
             moves = (slopes.amax(0) - slopes.amin(0)).amax(0) > room + OTHER * slopes.abs().amax()
-            total = slopes.sum(1)
+            total = torch.einsum("o,poi->pi", signs, slopes)
             off = (total - total.mean(0)).abs().amax(0)
             known = moves & (off <= OTHER * slopes.abs().sum(1).amax(0) + room)
             known[uncovered] = False
-            found.append((span, total.mean(0).masked_fill(~known, float("nan")), off + room))
+            found.append((outputs, signs, total.mean(0).masked_fill(~known, float("nan")),
+                          off + room))
         return found
 
     def _is_whole(self, columns):

@@ -19,6 +19,7 @@ _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
 _NARROW = 1e-12  # the eps of float64 is less, that of others more
 _MOST_NAMED = 4  # elements
+_MOSTLY = 0.5  # of the gradients that were measured
 _BLIND = 0.2  # of the largest derivative: by so much differences must not be off
 
 
@@ -171,8 +172,8 @@ class Check:
         returned = self._dtypes[dtype]
         computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
-                                       _same_elements(inputs), _of_ranks(inputs),
-                                       self._ties(inputs), computed)
+                                       _same_elements(inputs), _same_elements(outputs),
+                                       _of_ranks(inputs), self._ties(inputs), computed)
         is_new = derivative is None
         derivative = forwards.run() if is_new else derivative
         if not derivative.repeats:
@@ -347,7 +348,7 @@ class Check:
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
             report.constants = self._constants
-        self._add_open(report, derivative)
+        self._add_open(report, derivative, first.gradient)
         self._add_claim(report, first)
         report.notes, report.shown = self.notes, self._shown
         if len(judgements) == 1 or len({f.dtype for f in findings}) <= 1 and judgements[0].findings:
@@ -355,7 +356,7 @@ class Check:
                 f.dtype = ""
         return report
 
-    def _add_open(self, report, derivative):
+    def _add_open(self, report, derivative, gradient):
         """What could not be judged."""
         kinks, jumps = int(derivative.kinks().sum()), _mask(derivative.jumps, derivative.open)
         hidden = _mask(derivative.hidden, derivative.open)
@@ -377,7 +378,11 @@ class Check:
                        " do not meet.")
         if report.verdict == "right" and bool((jumps | hidden).any()):
             report.verdict, report.formulas = "undecided", {}
-        if report.verdict == "right" and (unknown == 1 or _relative_error(derivative) > _BLIND):
+        # Where most of the gradient is not judged the rest tells nothing of it.
+        weight = torch.where(derivative.open & ~jumps & ~hidden, gradient.T.abs(), 0.0)
+        unseen = float(weight.sum()) > _MOSTLY * float(gradient.abs().sum())
+        if report.verdict == "right" and (unknown == 1 or unseen
+                                          or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
             self._note("The forward is too noisy, jumps, or is as good as constant here: its"
@@ -451,12 +456,12 @@ def _of_ranks(inputs):
     return [torch.cat(spans) for spans in found.values()]
 
 
-def _same_elements(inputs):
+def _same_elements(coordinates):
     """Lists of coordinates: the same element of a tensor that several ranks have in one size."""
-    if inputs.kind != "elements":
+    if coordinates.kind != "elements":
         return []
     alike = {}
-    for (_, name), span in inputs.ranges.items():
+    for (_, name), span in coordinates.ranges.items():
         alike.setdefault((name, span.stop - span.start), []).append(span)
     return [[span.start + i for span in spans] for (_, size), spans in alike.items()
             for i in range(size) if len(spans) > 1]

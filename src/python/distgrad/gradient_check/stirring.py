@@ -15,10 +15,11 @@ _COMPUTES = frozenset(
 
 
 class Stirring(Shaking):
-    """Around calls of the function. The first, at its inputs, tells how large all is; in the others
-    the same numbers are added each time, so that slopes are those of one function. turn: by it each
-    element, and each rank's, comes first and last in one or the other; in the first two they stay
-    in their order, or the reverse, as where torch picks one of them."""
+    """Around calls of the function. The first, at its inputs, tells how large all is, and those
+    until settle() how large that becomes which is 0 there; from then on the same numbers are added
+    each time, so that slopes are those of one function. turn: by it each element, and each rank's,
+    comes first and last in one or the other; in the first two they stay in their order, or the
+    reverse, as where torch picks one of them."""
 
     _still = EXACT - _COMPUTES
 
@@ -26,15 +27,16 @@ class Stirring(Shaking):
         super().__init__(turn)
         self._share, self._turn = share, turn
         self._of_rank = (rank + turn) % ranks / ranks
-        self._added, self._next, self._is_first = [], 0, True
+        # By number of the operand: its shape and size, what is added, and which of the calls it is
+        self._sizes, self._added, self._next, self._call = [], None, 0, -1
 
     def __enter__(self):
-        self._next = 0
+        self._next, self._call = 0, self._call + 1
         return super().__enter__()
 
-    def __exit__(self, *raised):
-        self._is_first = False
-        return super().__exit__(*raised)
+    def settle(self, nearer):
+        """nearer: by how much less the calls moved the inputs than values inside are moved."""
+        self._added = [self._numbers(*x, nearer) for x in self._sizes]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if not self._is_still(func) and not func._schema.is_mutable:
@@ -46,21 +48,29 @@ class Stirring(Shaking):
     def _moved(self, x):
         if not has_values(x):
             return x
-        if self._is_first:
-            self._added.append(self._numbers(x))
-            return x
         at, self._next = self._next, self._next + 1
+        if self._added is None:
+            self._look(at, x)
+            return x
         fits = at < len(self._added) and self._added[at].shape == x.shape
-        return x + self._added[at] if fits else x
+        return x + self._added[at].to(x) if fits else x
 
-    def _numbers(self, x):
+    def _look(self, at, x):
+        """What is 0 at the inputs is small as it grows: a square next to 1e-6, say."""
+        size = float(x.detach().abs().nan_to_num(posinf=0).max())
+        if self._call == 0:
+            self._sizes.append((x.shape, size, 0.0))
+        elif at < len(self._sizes) and self._sizes[at][0] == x.shape:
+            shape, here, beside = self._sizes[at]
+            self._sizes[at] = shape, here, max(beside, size)
+
+    def _numbers(self, shape, size, beside, nearer):
         """Evenly apart; of each operator in another direction and size, as kinks may coincide."""
         sign = (1, -1)[self._turn] if self._turn < 2 else 1 - 2 * float(
             torch.randint(0, 2, (), generator=self._generator))
         part = 0.25 + 0.75 * float(torch.rand((), generator=self._generator))
-        place = torch.arange(x.numel(), dtype=torch.float64).reshape(x.shape)
-        if x.dim() and self._turn > 1:
-            place = place.roll([self._turn] * x.dim(), list(range(x.dim())))
-        evenly = place + self._of_rank + 0.75 - x.numel() / 2
-        size = float(x.detach().abs().nan_to_num(posinf=0).max()) or 1.0
-        return (sign * part * self._share * size * evenly).to(x)
+        place = torch.arange(shape.numel(), dtype=torch.float64).reshape(shape)
+        if place.dim() and self._turn > 1:
+            place = place.roll([self._turn] * place.dim(), list(range(place.dim())))
+        evenly = place + self._of_rank + 0.75 - shape.numel() / 2
+        return sign * part * (self._share * size or nearer * beside) * evenly

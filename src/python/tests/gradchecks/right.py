@@ -275,6 +275,31 @@ def overlap(a, b):
     return 1 - inside / (sum(areas) - inside)
 
 
+def by_where(a, b):
+    """IoU that takes all of the gradient of equal edges from b."""
+    low = torch.where(a > b, a, b)[:, :2]
+    high = torch.where(a < b, a, b)[:, 2:]
+    inside = (high - low).clamp(min=0).prod(-1)
+    areas = [(box[:, 2:] - box[:, :2]).prod(-1) for box in (a, b)]
+    return inside / (sum(areas) - inside)
+
+
+def equal_boxes():
+    return rows([1.0, 1, 3, 4])(), rows([1.0, 1, 3, 4])()
+
+
+def best_in_float32(x):
+    return (x.float() @ weights(3, 5).float()).topk(2, -1).values.double()
+
+
+def root_mean_square(x):
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+def bent(x):
+    return (x - 1) - 62000 * (x - 1).square()
+
+
 class VocabularyParallel(torch.autograd.Function):
     """Megatron's cross entropy: each rank has a part of each row."""
 
@@ -609,6 +634,22 @@ CASES = [
          equal_in_rows),
     Case("pooled, with equal values", lambda x: right_sum(nn.functional.max_pool1d(x, 2, 1)),
          equal_in_rows),
+    Case("routed by zeros in float32", lambda x: right_sum(best_in_float32(x)), zeros(1, 3),
+         ranks=(3,)),
+    Case("largest in float32, of equal values", lambda x: right_sum(x.float().amax(-1)),
+         rows([1.0, 1, 1, 1]), ranks=(3,)),
+    Case("float32 inside, at zeros", lambda x: right_sum((x.float() @ weights(3, 4).float()).tanh()),
+         zeros(1, 3), ranks=(3,)),
+    Case("the largest of what is gathered, its own first",
+         lambda x: torch.stack([x, *right_gather(x).roll(-me(), 0)]).max(0).values,
+         rows([1.0, 1]), ranks=(3,)),
+    Case("boxes that are equal, by where", lambda a, b: right_sum(by_where(a, b)), equal_boxes,
+         ranks=(2, 3)),
+    Case("a norm of zeros with an epsilon", lambda x: right_sum(root_mean_square(x)), zeros(2, 3),
+         ranks=(2,)),
+    Case("a norm of zeros in float32", lambda x: right_sum(root_mean_square(x.float())),
+         zeros(2, 3), ranks=(3,), verdict="undecided"),
+    Case("a bend beside a slope", function(bent, lambda g, x: g.clone()), rows([1.0, 1])),
     Case("quantiles of equal values", lambda x: right_sum(x.quantile(0.4, -1)), equal_in_rows),
     Case("norms of zeros", lambda x: right_sum(x.norm(dim=-1)), rows([0.0, 0, 0], [1, 2, 2])),
     Case("zeros and ties in float32",
