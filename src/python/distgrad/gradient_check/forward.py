@@ -117,7 +117,8 @@ class Measurement:
         """By output coordinate; and the largest relative to its output."""
         if self._known_noise is None:
             noise, size, share = self._noise()
-            self._known_noise = torch.maximum(noise, self._eps * size), min(1.0, max(share, self._eps))
+            share = min(1.0, max(share, self._eps))
+            self._known_noise = torch.maximum(noise, self._eps * size), share
         return self._known_noise
 
     def _by_differences(self, affine, noise, relative):
@@ -288,11 +289,10 @@ class Measurement:
         return off, along.is_unsure(_KNOWN)
 
     def _noise(self):
-        """By output coordinate: how far a value is off a smooth curve, and its size; and the largest
-        share of that, where both grow from 0, too. From sixth
-        differences along one direction, away from the inputs to one side, as there may be a kink or
-        a jump at them. In ninths, which no dtype holds, and at three places: roundings may cancel
-        out at one."""
+        """By output coordinate: how far a value is off a smooth curve, and its size; and the
+        largest share of that, where both grow from 0, too. From sixth differences along one
+        direction, away from the inputs to one side, as there may be a kink or a jump at them. In
+        ninths, which no dtype holds, and at three places: roundings may cancel out at one."""
         sign = torch.randint(0, 2,
                              (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
         moves = torch.cat([torch.outer(torch.arange(1.0, 10.0, dtype=torch.float64) / 9,

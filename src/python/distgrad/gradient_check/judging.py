@@ -292,7 +292,8 @@ class Judgement:
     def _ties(self, matrix):
         """Elements with a kink each whose shares do not add up to the slope as they move
         together."""
-        for columns, shares, slopes, errors in [*self.derivative.together, *self._off_hulls(matrix)]:
+        off_hulls = self._off_hulls(matrix)
+        for columns, shares, slopes, errors in [*self.derivative.together, *off_hulls]:
             gradient = shares @ matrix[columns]
             room = (errors + shares.abs() @ self._room_of_all[columns]
                     + self._rtol * gradient.abs())

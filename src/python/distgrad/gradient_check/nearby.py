@@ -153,7 +153,8 @@ class Nearby:
                             (along - 16 * (nearer[-1][1] - nearer[-1][0])).abs())
         # Where a step goes over a second kink, or a curve bends more than kinks do, they tell
         # nothing of the inputs.
-        is_other = (self._is_quiet or stirring is not None) & (off > _BETWEEN * size + 16 * 8 * noise)
+        is_known = self._is_quiet or stirring is not None
+        is_other = is_known & (off > _BETWEEN * size + 16 * 8 * noise)
         slopes = (moved / h).transpose(1, 2).masked_fill(is_other[:, :, None], float("nan"))
         return slopes, self._are_jumps(here[:, 0], *(here for here, _ in nearer))
 
