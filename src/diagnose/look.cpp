@@ -7,8 +7,6 @@
 
 namespace distgrad {
 
-using enum CollectiveKind;
-
 bool is_of(const Look& look, ReduceOp op) {
   return traits(look.m.call().kind).takes_op && look.m.call().op == op;
 }

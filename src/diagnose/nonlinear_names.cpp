@@ -12,8 +12,6 @@
 namespace distgrad {
 namespace {
 
-using enum CollectiveKind;
-
 bool is_joint_response(const Look& look, ReduceOp op) {
   for (std::size_t k = look.m.first_joint(); k < look.m.cotangents.size(); ++k)
     for (const auto& ranks : look.m.partition)

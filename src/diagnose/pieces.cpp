@@ -5,7 +5,6 @@
 namespace distgrad {
 namespace {
 
-using enum CollectiveKind;
 using Sizes = std::vector<std::int64_t>;
 
 Pieces whole(const Shape& shape) {
