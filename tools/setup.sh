@@ -17,7 +17,7 @@ fail() {
 }
 
 # logged LOG WHAT COMMAND...: runs the command with its output in LOG, shown only when the command
-# fails. What takes longer says how far it is: every second on a terminal, else every minute.
+# fails. What takes longer says how far it is: every second on a terminal, else every 15 s.
 logged() {
   local log=$1 what=$2 status=0
   shift 2
@@ -33,11 +33,11 @@ logged() {
 
 # show_progress LOG WHAT: until it is killed. Ninja's and make's output say how far they are.
 show_progress() {
-  local log=$1 what=$2 pause=60 step text shown= started=$SECONDS passed sleeper
+  local log=$1 what=$2 pause=15 step text shown= started=$SECONDS passed sleeper
   [[ -t 2 ]] && pause=1
   # Whoever waits for our output must not have to wait for a sleep.
   trap 'kill "$sleeper" 2>/dev/null
-        [[ $pause == 60 || ! $shown ]] || printf "\r\033[K" >&2
+        [[ $pause == 15 || ! $shown ]] || printf "\r\033[K" >&2
         exit' TERM
   while true; do
     sleep "$pause" >/dev/null 2>&1 & sleeper=$!
@@ -48,7 +48,7 @@ show_progress() {
     passed=$((SECONDS - started))
     text="$what${step:+: ${step/\// of }}, $((passed / 60)) min $((passed % 60)) s"
     shown=1
-    if ((pause == 60)); then say "$text"; else printf '\r\033[Kdistgrad: %s' "$text" >&2; fi
+    if ((pause == 15)); then say "$text"; else printf '\r\033[Kdistgrad: %s' "$text" >&2; fi
   done
 }
 
@@ -191,7 +191,7 @@ build() {
   local cache=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME-}/.cache}}
   mkdir -p "$cache" 2>/dev/null && [[ -w $cache ]] || export CCACHE_DISABLE=1  # else ccache fails
   if [[ -f $1/build.ninja ]]; then
-    logged "$1.log" "building $(basename "$1")" ninja -C "$1" "$2"
+    logged "$1.log" "building $(basename "$1")" ninja -j "$(nproc)" -C "$1" "$2"
   else
     logged "$1.log" "building $(basename "$1")" \
       cmake --build "$1" --parallel "$(nproc)" --target "$2"

@@ -51,7 +51,8 @@ void check_plugin_is_there(const std::string& backend) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored))
     throw UnavailableBackend("this build has no " + backend + ": there is no " + path +
-                             " (the headers it needs were not found when distgrad was built)");
+                             " (distgrad was built where there was no GPU driver, or without the "
+                             "headers that it needs; DISTGRAD_NCCL=ON builds it anywhere)");
 }
 
 const BackendPlugin& load_plugin(const std::string& backend) {

@@ -77,10 +77,6 @@ Tensors meant(const Subject& s, const Meaning& meaning) {
   return stacked;
 }
 
-bool close(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 1e-12);
-}
-
 // Many at once, since a case waits for every rank.
 class Trials {
  public:
@@ -103,10 +99,10 @@ class Trials {
       bool is_right = true;
       for (std::size_t r = 0; r < run.ranks.size(); ++r) {
         const at::Tensor seen = tensor_of(run.ranks[r].gradients.at(0).value());
-        EXPECT_TRUE(close(seen, trial.meant[r])) << "rank " << r << "\n"
-                                                 << seen << "\n"
-                                                 << trial.meant[r];
-        is_right = is_right && close(seen, trial.right[r]);
+        EXPECT_TRUE(testing::close(seen, trial.meant[r])) << "rank " << r << "\n"
+                                                          << seen << "\n"
+                                                          << trial.meant[r];
+        is_right = is_right && testing::close(seen, trial.right[r]);
       }
       wrong += !is_right;
     }

@@ -5,12 +5,6 @@
 namespace distgrad {
 namespace {
 
-// ------------------------------------------------------------------------------------------------
-
-bool close(const at::Tensor& a, const at::Tensor& b) {
-  return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 1e-12);
-}
-
 struct Whole {
   Program program;
 
@@ -130,9 +124,11 @@ TEST(MutatedPrograms, WriteOverACotangentThatOthersRead) {
   for (std::size_t r = 0; r < 3; ++r) {
     const ObservedCall& seen = observed(run.ranks[r], "y");
     const ObservedCall& as_it_was = observed(right.ranks[r], "y");
-    EXPECT_TRUE(close(tensor_of(seen.cotangent.value()), tensor_of(as_it_was.cotangent.value())));
-    EXPECT_TRUE(close(tensor_of(seen.given.value()), tensor_of(as_it_was.given.value())));
-    EXPECT_TRUE(close(tensor_of(seen.cotangent_after.value()), tensor_of(seen.given.value())));
+    EXPECT_TRUE(
+        testing::close(tensor_of(seen.cotangent.value()), tensor_of(as_it_was.cotangent.value())));
+    EXPECT_TRUE(testing::close(tensor_of(seen.given.value()), tensor_of(as_it_was.given.value())));
+    EXPECT_TRUE(
+        testing::close(tensor_of(seen.cotangent_after.value()), tensor_of(seen.given.value())));
     EXPECT_FALSE(as_it_was.cotangent_after);
   }
 }
@@ -151,12 +147,12 @@ TEST(MutatedPrograms, GetWhatAnotherCallGives) {
     SCOPED_TRACE(r);
     const at::Tensor of_z = tensor_of(observed(run.ranks[r], "z").given.value());
     const at::Tensor of_y = tensor_of(observed(run.ranks[r], "y").given.value());
-    EXPECT_TRUE(close(of_z, tensor_of(observed(right.ranks[r], "z").given.value())))
+    EXPECT_TRUE(testing::close(of_z, tensor_of(observed(right.ranks[r], "z").given.value())))
         << "the lender is right";
-    EXPECT_TRUE(close(of_y, of_z.reshape({3, 2})));
-    EXPECT_FALSE(close(of_y, tensor_of(observed(right.ranks[r], "y").given.value())));
+    EXPECT_TRUE(testing::close(of_y, of_z.reshape({3, 2})));
+    EXPECT_FALSE(testing::close(of_y, tensor_of(observed(right.ranks[r], "y").given.value())));
     const at::Tensor x = of_z * static_cast<double>(r + 2) + of_z * 5;
-    EXPECT_TRUE(close(tensor_of(run.ranks[r].gradients[0].value()), x));
+    EXPECT_TRUE(testing::close(tensor_of(run.ranks[r].gradients[0].value()), x));
   }
 }
 

@@ -59,6 +59,10 @@ inline Program one_call(const Sample& sample, const Partition& partition,
   return program;
 }
 
+inline bool close(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 1e-12);
+}
+
 // A sample's operands for every list, each list's others than the one's before.
 inline std::vector<at::Tensor> operands_of(const Sample& sample, const Partition& partition) {
   std::size_t size = 0;

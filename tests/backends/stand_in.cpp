@@ -1,7 +1,6 @@
 // A backend library like libdistgrad-nccl.so that needs no GPU: Gloo on the CPU behind the same
 // interface. With DISTGRAD_NCCL_LIBRARY naming it, `--backend nccl` loads it, starts its ranks as
 // new programs and takes its errors. STAND_IN in the environment makes it fail as NCCL does.
-#include <torch/csrc/api/include/torch/version.h>
 #include <torch/csrc/distributed/c10d/exception.h>
 
 #include <cstdlib>
@@ -10,6 +9,9 @@
 #include "backends/plugin.h"
 
 namespace distgrad {
+
+extern const char* const kStandInTorch;  // stand_in_torch.cpp
+
 namespace {
 
 std::string version() { return "a stand-in for NCCL"; }
@@ -34,15 +36,9 @@ std::string unfit() {
   return wish && std::string(wish) == "unfit" ? "it is not what it seems" : "";
 }
 
-#ifdef STAND_IN_TORCH
-constexpr const char* kTorch = STAND_IN_TORCH;
-#else
-constexpr const char* kTorch = TORCH_VERSION;
-#endif
-
 const BackendPlugin kPlugin = {
-    kPluginLayout, kTorch, at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-    version,       unfit,  connect};
+    kPluginLayout, kStandInTorch, at::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+    version,       unfit,         connect};
 
 }  // namespace
 }  // namespace distgrad

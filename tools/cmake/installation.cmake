@@ -24,7 +24,7 @@ if(SKBUILD)
   install(FILES "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gloo-traits.json" DESTINATION "${package}/bin"
     COMPONENT wheel)
   if(TARGET distgrad-nccl)
-    install(TARGETS distgrad-nccl LIBRARY DESTINATION "${package}/bin" COMPONENT wheel)
+    install(TARGETS distgrad-nccl LIBRARY DESTINATION "${package}/bin" COMPONENT wheel OPTIONAL)
   endif()
   install(FILES "${DISTGRAD_COMPLETION}" COMPONENT wheel
     DESTINATION "${SKBUILD_DATA_DIR}/share/bash-completion/completions")

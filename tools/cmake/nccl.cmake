@@ -1,7 +1,9 @@
-# libdistgrad-nccl.so, the backend nccl: built wherever the headers of CUDA and NCCL are, also on a machine without a GPU. They
-# are looked for in the python's own nvidia/ folders (the wheels that torch's wheel needs, so of the right version), then in a
-# CUDA toolkit. DISTGRAD_NCCL=OFF leaves it out; ON makes missing headers an error.
-set(DISTGRAD_NCCL AUTO CACHE STRING "The backend nccl: AUTO (where its headers are found), ON, OFF")
+# libdistgrad-nccl.so, the backend nccl. Its headers, CUDA's and NCCL's, are looked for in the
+# python's own nvidia/ folders (the wheels that torch's wheel needs, so of the right version), then
+# in a CUDA toolkit. Where they are, `all` builds it, so that it compiles everywhere; the programs
+# have it only where a GPU's driver is, as it takes as long as half of the other ranks' code.
+# DISTGRAD_NCCL=ON: the programs have it, and missing headers are an error. OFF: never.
+set(DISTGRAD_NCCL AUTO CACHE STRING "The backend nccl: AUTO (where a GPU's driver is), ON, OFF")
 set_property(CACHE DISTGRAD_NCCL PROPERTY STRINGS AUTO ON OFF)
 set(DISTGRAD_CUDA_HINTS "" CACHE STRING "Folders that are looked at before others for CUDA's and NCCL's headers")
 
@@ -57,8 +59,11 @@ function(distgrad_nccl_backend)
   target_include_directories(distgrad-nccl SYSTEM PRIVATE ${folders})
   target_link_libraries(distgrad-nccl PRIVATE
     "${DISTGRAD_TORCH_DIR}/lib/libtorch_cuda.so" "${DISTGRAD_TORCH_DIR}/lib/libc10_cuda.so")
-  add_dependencies(programs distgrad-nccl)
-  install(TARGETS distgrad-nccl LIBRARY DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  add_dependencies(gpu_check distgrad-nccl)
+  if(DISTGRAD_NCCL STREQUAL "ON" OR EXISTS /proc/driver/nvidia/version OR EXISTS /dev/nvidiactl)
+    add_dependencies(programs distgrad-nccl)
+  endif()
+  install(TARGETS distgrad-nccl LIBRARY DESTINATION "${CMAKE_INSTALL_BINDIR}" OPTIONAL)
 endfunction()
 
 # A backend in a shared library, beside distgrad-rank.

@@ -66,7 +66,7 @@ endif()
 
 # Most of the time of these files goes into reading torch's headers; their own speed matters little,
 # and full debug information adds half as much again.
-set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1;-g0>" "$<$<CONFIG:Debug>:-g1>")
+set(DISTGRAD_TORCH_COMPILE_OPTIONS "$<$<CONFIG:Release>:-g0>" "$<$<CONFIG:Debug>:-g1>")
 
 # One precompiled header for all of them: a file that takes 8 s without it takes 2 s, for 18 s once.
 # What is in it is what most of them include; rarer headers would slow down the rest. To see whether

@@ -1,6 +1,6 @@
 """gradcheck of functions whose backward is wrong: what it finds, and how it is reported.
 
-    python src/python/tests/test_gradcheck_wrong.py [-k NAME OF A TEST]
+    python src/python/tests/test_gradcheck_wrong.py [Cases.test_NAME]
 """
 
 import sys
@@ -13,9 +13,21 @@ from gradchecks import wrong, running  # noqa: E402
 
 
 class Cases(unittest.TestCase):
-    def test_all(self):
+    def test_sums(self):
+        self.look_at(wrong.SUMS + wrong.GATHERS)
+
+    def test_others(self):
+        self.look_at(wrong.OTHERS)
+
+    def test_behaviours(self):
+        self.look_at(wrong.BEHAVIOURS + wrong.MORE)
+
+    def test_seldom(self):
+        self.assertEqual(wrong.SELDOM - {case.name for case in wrong.CASES}, set())
+
+    def look_at(self, cases):
         """Of many in one set of ranks: starting them takes long, too."""
-        for case, size, report in running.reports(wrong.CASES):
+        for case, size, report in running.reports(running.by_default(cases, wrong.SELDOM)):
             with self.subTest(case.name, ranks=size):
                 self.assertEqual(running.objections(case, report), [],
                                  f"{case.name} on {size} ranks:\n{report}")

@@ -709,3 +709,19 @@ CASES = [
     Case("large with relu", lambda x: right_sum((x - 0.7).relu()), lambda: matrix(20, 30),
          options=LARGE),
 ]
+
+# Variants of cases that run by default; tools/test --all runs them, too.
+SELDOM = {
+    "sorted, all equal", "of equal values, by their ranks", "of zeros, by their ranks",
+    "a median whose ties share", "the largest two of zeros", "the largest two of equal ones",
+    "only the largest, of two", "of values that are equal inside, by their ranks",
+    "the largest of 40 zeros", "the largest of 40 zeros inside",
+    "a tie of weighted values, all to one", "two ties, one shared",
+    "kinks that cancel out at zeros", "curves that are no jumps", "routed", "routed by zeros",
+    "vocabulary-parallel cross entropy of zeros", "running maxima, with equal values",
+    "pooled, with equal values", "largest in float32, of equal values",
+    "float32 inside, at zeros", "boxes that are equal, by where", "a norm of zeros in float32",
+    "quantiles of equal values", "norms of zeros", "float32 in float16", "a product in half",
+    "rounds to half", "sure of a softmax", "sure of a loss", "sure of a softmax in float32",
+    "large with relu", "at the upper kink", "max with a tie of three",
+}

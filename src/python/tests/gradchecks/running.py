@@ -1,5 +1,7 @@
 """Runs cases on ranks, and says what came out otherwise than expected."""
 
+import os
+
 import torch.distributed as dist
 
 from . import parts, ranks
@@ -11,6 +13,14 @@ GROUPS = {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [3, 1]}  # by size; of 1 each rank i
 
 
 _AT_ONCE = 32  # cases: what a set of ranks does in its time on a busy machine
+
+
+def by_default(cases, seldom):
+    """The cases that run by default: all but those named in `seldom`, each a variant of another
+    case that runs. DISTGRAD_ALL_TESTS (tools/test --all) runs them all."""
+    if os.environ.get("DISTGRAD_ALL_TESTS"):
+        return cases
+    return [case for case in cases if case.name not in seldom]
 
 
 def reports(cases, world_size=4):

@@ -658,3 +658,21 @@ MORE = [
 ]
 
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE
+
+# Variants of cases that run by default; tools/test --all runs them, too.
+SELDOM = {
+    "sign turned", "without the own", "own and next", "the previous one", "doubled on rank 2",
+    "of pairs: over other pairs", "elements transposed", "gather: mean", "sort: ties in full",
+    "sort: twice", "sort: all equal, identity", "a tie of weighted values, in full",
+    "sort of what is equal inside: identity", "kinks that cancel out: twice",
+    "vocabulary-parallel cross entropy of zeros: all have the target", "routed by zeros: twice",
+    "routed by zeros in float32: twice", "routed by zeros in float32: identity",
+    "largest in float32, of equal values: identity", "boxes that are equal: twice",
+    "all equal: the largest twice", "sort: all equal, the sign turned",
+    "a norm of zeros with an epsilon: identity", "a bend beside a slope: twice",
+    "running maxima: ties in full", "a threshold at an input: twice", "min: ties in full",
+    "large: identity", "large: without rank 1", "sure of a softmax, and identity",
+    "sure of a softmax, and clipped", "an output of 0: twice", "an output of 0: identity",
+    "returns float32: identity", "bfloat16: mean", "float32 and back in bfloat16: identity",
+    "the last operand", "product: own loss", "average of a tie on one rank: as a sum",
+}
