@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -72,6 +73,10 @@ FILE = textwrap.dedent("""
 
     def with_layer(x, layer):
         return layer(x[:1])
+
+
+    def target(a, b):
+        return (Sum.apply(a) - b.detach()).square()
 
 
     def printing(x):
@@ -250,6 +255,16 @@ class Command(unittest.TestCase):
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
                 self.assertIn(words, err.getvalue())
                 self.assertEqual(len(err.getvalue().strip().split("\n")), 1)
+
+    def test_what_is_detached(self):
+        arguments = ["mine.py:target", "--ranks", "2", "--input", "ones(2)", "--input", "ones(2)"]
+        code, out, _ = self.call(*arguments)
+        self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (0, True), out)
+        line = re.search(r"--detached (mine.py:\d+)", out)[1]
+        code, out, _ = self.call(*arguments, "--strict")
+        self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (1, True), out)
+        code, out, _ = self.call(*arguments, "--strict", "--detached", line)
+        self.assertEqual((code, "gradcheck: right on 2 ranks" in out), (0, True), out)
 
     def test_a_report_that_cannot_be_written(self):
         code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json",

@@ -14,7 +14,8 @@ from ..visible_text import on_few_lines, visible_text, without_commands
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
-_CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
+_CODES = {"right": _RIGHT, "wrong": _WRONG, "disputed": _RIGHT, "undecided": _BROKEN,
+          "error": _BROKEN}
 _LEAVE_S = 5  # for the other ranks, once rank 0 is done
 _WHOLE_S = 3600  # for everything; a rank that hangs is reported long before
 
@@ -46,7 +47,8 @@ def main(arguments=None):
     except _TimeOver:
         print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
         return _TIME_OVER
-    return _CODES[result["report"]["verdict"]]
+    verdict = result["report"]["verdict"]
+    return _WRONG if verdict == "disputed" and options.strict else _CODES[verdict]
 
 
 def _parser():
@@ -54,8 +56,8 @@ def _parser():
                                      description= "Measures the backward of a function on several"
                                      " ranks, and compares it with what its forward does.",
                                      epilog= "Under torchrun it joins the ranks that there are."
-                                     " Exit code: 0 right, 1 wrong, 2 bad arguments, 3 a rank"
-                                     " raised, died or hung, or nothing could be judged.")
+                                     " Exit code: 0 right or disputed, 1 wrong, 2 bad arguments,"
+                                     " 3 a rank raised, died or hung, or nothing could be judged.")
     parser.add_argument("function", metavar="FILE:FUNCTION",
                         help="losses.py:GatherLayer.apply, or package.module:function; a Module"
                         " class is instantiated without arguments")
@@ -70,6 +72,11 @@ def _parser():
     parser.add_argument("--inputs", metavar="NAME",
                         help="a function of the file that returns the inputs; it may have the"
                         " parameters rank and world_size")
+    parser.add_argument("--detached", action="append", default=[], metavar="LINE",
+                        help="what is detached at this line, losses.py:12, is a constant on"
+                        " purpose; all: wherever it is")
+    parser.add_argument("--strict", action="store_true",
+                        help="exit code 1 also where the verdict is disputed")
     parser.add_argument("--dtype", choices=_DTYPES, default="float64",
                         help="of tensors that expressions make")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
@@ -215,6 +222,7 @@ def _checked(options):
     function, inputs, kwargs = prepared_inputs(options, dist.get_rank(), dist.get_world_size())
     report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol,
                        directions=options.directions, timeout_s=options.timeout,
+                       detached="all" in options.detached or tuple(options.detached),
                        raise_exception=False)
     if [error["doing"] for error in report.errors] == ["arguments"]:
         raise UsersError(report.errors[0]["text"])

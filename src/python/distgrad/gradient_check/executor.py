@@ -114,10 +114,12 @@ class Executor:
     # -- actions: each yields values
 
     def start(self):
-        """The inputs, then what use() gives for the dtypes that they have."""
+        """The inputs, then what use() gives for the dtypes that they have, then names of constants
+        that no input has."""
         self.subject = self._make_subject()
         yield [_described_input(leaf) for leaf in self.subject.leaves]
         yield from self.use(None)
+        yield self.subject.unknown_constants()
 
     def use(self, dtype):
         """From now on, in this dtype (None: as given). What the first forward in it gave."""
@@ -154,15 +156,30 @@ class Executor:
                           has_backward=False)
         self.subject.held.settle(STEPS)
 
-    def hold(self):
-        """From now on what the function detaches stays as it is at the inputs. Where it detaches
-        something, and whether outputs are the same by that."""
+    def hold(self, only=None):
+        """From now on what the function detaches (at the lines `only`, None: at all) stays as it
+        is at the inputs. Where it detaches something, and whether outputs are the same by that."""
         before = self._forward(has_backward=False)
-        self.subject.held = held = Held()
+        self.subject.held = held = Held(only)
         self._forward(has_backward=False)
         after = self._forward(has_backward=False)
-        same = all(torch.equal(a.tensor, b.tensor) for a, b in zip(before.outputs, after.outputs))
-        yield {"places": held.places, "same": same and not held.is_lost}
+        yield {"places": held.places, "same": _alike(before, after) and not held.is_lost}
+
+    def matter(self, places):
+        """For each line, whether outputs at other inputs change when it alone is not held."""
+        all_held = self._at_other_inputs(Held())
+        for place in places:
+            yield not _alike(all_held, self._at_other_inputs(Held(but=place)))
+
+    def _at_other_inputs(self, held):
+        moves = [1 / 64 * leaf.base.detach().to("cpu", torch.float64).abs().clamp_min(1 / 64)
+                 for leaf in self.subject.leaves]
+        self.subject.held = held
+        try:
+            self._forward(has_backward=False)
+            return self._forward(moves, has_backward=False)
+        finally:
+            self.subject.held = contextlib.nullcontext()
 
     def release(self):
         """Whether all calls since hold() detached what the first did."""
@@ -308,6 +325,10 @@ def laid_out(x, layout):
         room[0] = x.reshape(-1)[0]
         return room.as_strided(x.shape, [0] * x.dim())
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def _alike(a, b):
+    return all(torch.equal(x.tensor, y.tensor) for x, y in zip(a.outputs, b.outputs))
 
 
 def _dense(gradient):

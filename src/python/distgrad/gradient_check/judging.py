@@ -12,7 +12,7 @@ from .blocks import Pair
 from .formulas import Names, bar, bases_of, formula, number
 from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exchanged_on,
                          mistake_in, objectives, roundings_of)
-from .report import Finding
+from .report import Dispute, Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
 _NO_SHARE, _MOST_SHARES = 1e-6, 12
@@ -35,10 +35,11 @@ class Judgement:
     """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured;
     rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
     elements, where known; scatter: how far roundings move the elements of the measured map, where
-    that was looked at; is_known: whether the derivative is that of a wider dtype."""
+    that was looked at; is_known: whether the derivative is that of a wider dtype; accused: pairs
+    (input, output) that may be wrong, None: all; derivative_name: in formulas."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
-                 is_known=False):
+                 is_known=False, accused=None, derivative_name="J"):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
@@ -47,6 +48,11 @@ class Judgement:
         self.paired = 0  # findings that are about pairs of an input and an output
         self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
+        self._accused, self._letter = accused, derivative_name
+        self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
+        self.zero = set()  # (input, output) whose right gradient is 0
+        self.excused = []  # texts of pairs that are wrong, and not accused
+        self.disputes = []
         self.findings = []
         self.formulas, self.legends = {}, []
         self.right_for = []  # texts
@@ -81,8 +87,11 @@ class Judgement:
         for x, inputs in _variables(self._inputs).items():
             for y, outputs in _variables(self._outputs).items():
                 pair = self._pair(inputs, outputs)
-                names = Names(bar(x), bar(y), y)
+                names = Names(bar(x), bar(y), y, self._letter)
                 right_for.setdefault(x, []).append(objectives(pair))
+                if pair.wrong() and self._accused and (x, y) not in self._accused:
+                    self.excused.append(f"{y} -> {x}")
+                    continue
                 if not pair.wrong():
                     self._add_right(pair, x, names)
                     within.append((pair, x, names))
@@ -90,6 +99,8 @@ class Judgement:
                 wrong.append((pair, x, names))
         exchanged = self._exchanged(wrong)
         found = [self._finding(*each, exchanged.get(i)) for i, each in enumerate(wrong)]
+        self.wrong = {(f.inputs[0], f.outputs[0]): replace(f, inputs=f.inputs[:],
+                                                           outputs=f.outputs[:]) for f in found}
         if found and self._ranks > 1:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
@@ -109,8 +120,29 @@ class Judgement:
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
         return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
+    def outputs(self):
+        return _variables(self._outputs)
+
+    def disputed_by(self, held):
+        """A Dispute for each pair that is wrong, and right by the Judgement `held`, which keeps the
+        formulas of the other pairs."""
+        found = []
+        for (x, y), finding in self.wrong.items():
+            if (x, y) in held.wrong or held.is_of_maps and not held.wrong:
+                continue
+            measured = held.formulas.pop(f"{y}, {x}", [])
+            if (x, y) in held.zero:
+                measured = [f"{bar(x)}_r = 0"]
+            found.append(Dispute(finding.name, finding.text, [x], [y], finding.ranks, measured,
+                                 finding.right, finding.legend, is_constant=all(
+                                     (x, other) in held.zero for other in held.outputs())))
+        if not self.wrong and self.findings and not held.findings:
+            found = [Dispute(f.name, f.text, ranks=f.ranks) for f in self.findings]
+        return found
+
     def _add_right(self, pair, x, names):
         if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
+            self.zero.add((x, names.output))
             return
         right = formula(pair.right, pair.room, bases_of(pair), names)
         if right:

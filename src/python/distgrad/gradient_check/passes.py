@@ -34,24 +34,28 @@ class _IsRandom(Exception):
 @dataclass
 class Options:
     """basis: whether every element is tried, None: where there are few; directions: random ones
-    else."""
+    else. detached: lines where what is detached is meant to be a constant; True: at all."""
 
     rtol: Optional[float] = None
     basis: Optional[bool] = None
     directions: int = 16
     float64: bool = True
+    detached: "tuple | bool" = ()
 
 
 class Check:
     def __init__(self, session, options):
         self._session, self._options = session, options
         self.notes, self._shown = [], []
-        # Where the function detaches what has to be a constant, and the derivative with that
-        self._constants, self._held = [], None
+        # The derivative with what the function detaches as a constant, and {line: what it does}
+        self._held, self._places = None, {}
 
     def run(self):
         started, _ = self._session.run("start")
         self._inputs = [result.values[0] for result in started]
+        unknown = set.intersection(*(set(result.values[2]) for result in started))
+        if unknown:
+            raise CannotCheck(f"constant: there is no input {', '.join(sorted(unknown))}")
         if not any(self._inputs):
             raise CannotCheck("no input requires grad on any rank")
         if not any(torch.Size(i["shape"]).numel() for inputs in self._inputs for i in inputs):
@@ -175,20 +179,21 @@ class Check:
                                        _same_elements(inputs), _same_elements(outputs),
                                        _of_ranks(inputs), self._ties(inputs), computed)
         is_new = derivative is None
-        derivative = forwards.run() if is_new else derivative
+        derivative = self._derivative(forwards) if is_new else derivative
         if not derivative.repeats:
             raise _IsRandom
         used = self._computed_in(dtypes, returned, derivative)
         measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
 
-        def judge(scatter=None, of=None):
+        def judge(scatter=None, of=None, **more):
             return Judgement(inputs, outputs, of or derivative, measured, rtol, self._values(),
-                             name, scatter, not is_new).run()
+                             name, scatter, not is_new, **more).run()
 
         judgement, scatter = judge(), None
         stirred = (forwards.stirred(derivative, measured.matrix)
-                   if is_new and judgement.is_of_maps and not self._session.broken_by else None)
+                   if is_new and judgement.is_of_maps and not self._options.detached
+                   and not self._session.broken_by else None)
         if stirred:
             derivative = stirred
             judgement = judge()
@@ -208,22 +213,59 @@ class Check:
             self._note(f"In {name} roundings on the way move gradients by up to {share:.1%} of the"
                        " largest: the backward was held to a few times that." if share < 1 else
                        f"In {name} roundings on the way are more than what is left of gradients.")
-        if _may_be_by_constants(judgement, kind) and not self._session.broken_by:
+        if judgement.is_of_maps and kind != "whole" and not self._session.broken_by:
             if is_new:
                 self._hold(forwards)
-            held = judge(scatter, self._held) if self._held else judgement
-            if not held.findings or not _is_unnamed(held):
-                judgement = held
-                if held.findings:
-                    self._note(f"What is detached at {', '.join(self._constants)} was taken for a"
-                               " constant: the findings are what is wrong besides.")
+            if self._held:
+                judgement = self._by_both(judgement, lambda **more: judge(scatter, **more))
         self._show_measured(kind, judgement, inputs, outputs, derivative, measured)
         return judgement, derivative
 
+    # -- what is detached
+
+    def _derivative(self, forwards):
+        """With what is detached where the caller says so as a constant."""
+        declared = self._options.detached
+        if not declared:
+            return forwards.run()
+        found, places = self._session.with_detached_held(
+            forwards.run, None if declared is True else tuple(declared))
+        unknown = [] if declared is True else [line for line in declared if line not in places]
+        if unknown or not places:
+            _, known = self._session.with_detached_held(lambda: None)
+            where = f"at {', '.join(unknown)}" if unknown else "anywhere"
+            raise CannotCheck(f"detached: the function detaches nothing {where}"
+                              + (f"; it does at {', '.join(known)}" if known else ""))
+        if found is None:
+            raise CannotCheck(f"detached: what is detached at {', '.join(places)} is written to, or"
+                              " is not the same in each call: it cannot be held as a constant")
+        return found
+
     def _hold(self, forwards):
-        found = self._session.with_detached_held(forwards.run)
-        if found and found[0].repeats:
-            self._held, self._constants = found
+        found, places = (None, {}) if self._options.detached is True else \
+            self._session.with_detached_held(forwards.run)
+        if found and found.repeats:
+            self._held = found
+            self._places = self._session.those_that_matter(places)
+
+    def _by_both(self, whole, judge):
+        """The Judgement of what is wrong whether what is detached is a constant or not. What is
+        right if it is one becomes a dispute."""
+        held = judge(of=self._held, accused=whole.wrong)
+        whole = judge(derivative_name="D", accused=None)
+        disputes = whole.disputed_by(held)
+        lines = ", ".join(self._places)
+        if not disputes:
+            chosen = whole if _is_unnamed(held) and not _is_unnamed(whole) else held
+            self._note(f"What is detached at {lines} was taken for a constant: the findings are"
+                       " what is wrong besides." if chosen is held else
+                       f"It is wrong as well with what is detached at {lines} as a constant.")
+            return chosen
+        held.disputes = _told(disputes, held.legends)
+        if held.excused:
+            self._note(f"With all of that as constants {', '.join(held.excused)} would be wrong,"
+                       " which is right as the derivative of the whole function.")
+        return held
 
     def _measured(self, used, is_first):
         """(Measurement, Backward, rtol), held to the roundings of these dtypes."""
@@ -341,13 +383,15 @@ class Check:
             for note in judgement.notes:
                 self._note(note)
         first = judgements[0]
+        disputes = next((j.disputes for j in judgements if j.disputes), [])
         report = GradcheckReport(
-            "wrong" if findings else "right", self._session.size,
+            "wrong" if findings else "disputed" if disputes else "right", self._session.size,
             dtypes=[j.dtype for j in judgements], findings=findings,
             right_for=first.right_for if len(findings) == first.paired else [])
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
-            report.constants = self._constants
+        if disputes:
+            report.disputes, report.detached = disputes, self._places
         self._add_open(report, derivative, first.gradient)
         self._add_claim(report, first)
         report.notes, report.shown = self.notes, self._shown
@@ -376,12 +420,12 @@ class Check:
                        f" inputs{self._moving(hidden.any(0))}, where the gradients of its parts"
                        " need not add up to its derivative: not judged. Take inputs at which they"
                        " do not meet.")
-        if report.verdict == "right" and bool((jumps | hidden).any()):
+        if report.verdict in ("right", "disputed") and bool((jumps | hidden).any()):
             report.verdict, report.formulas = "undecided", {}
         # Where most of the gradient is not judged the rest tells nothing of it.
         weight = torch.where(derivative.open & ~jumps & ~hidden, gradient.T.abs(), 0.0)
         unseen = float(weight.sum()) > _MOSTLY * float(gradient.abs().sum())
-        if report.verdict == "right" and (unknown == 1 or unseen
+        if report.verdict in ("right", "disputed") and (unknown == 1 or unseen
                                           or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
@@ -414,10 +458,14 @@ class Check:
             self._shown.append(text)
 
 
-def _may_be_by_constants(judgement, kind):
-    """Not where it has the name of a mistake: other ranks' parts that are gathered without a
-    gradient are detached, too."""
-    return kind != "whole" and bool(judgement.findings) and _is_unnamed(judgement)
+def _told(disputes, legends):
+    """With what stands in their formulas: derivatives of two functions."""
+    for d in disputes:
+        held = [f"{text}, with what is detached as a constant" for text in legends
+                if any("J_" in line for line in d.measured) and text.startswith("J_")]
+        whole = [f"{d.legend}, with nothing as a constant"] if "D_" in d.legend else [d.legend]
+        d.legend = "; ".join(filter(None, held + whole))
+    return disputes
 
 
 def _is_unnamed(judgement):

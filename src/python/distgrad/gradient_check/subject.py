@@ -66,9 +66,9 @@ class Run:
 
 
 class Subject:
-    def __init__(self, function, inputs, kwargs):
+    def __init__(self, function, inputs, kwargs, constant=()):
         """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword
-        arguments."""
+        arguments. constant: names of inputs, and of what they are part of, that are not moved."""
         self._function, self._kwargs = function, kwargs
         self._args = (inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields")
                       else (inputs,))
@@ -76,6 +76,8 @@ class Subject:
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
+        self._constant, self._known_constants = constant, set()
+        self._frozen = []  # parameters that are constants here
         self._find_inputs()
         self.held = contextlib.nullcontext()  # entered around each call
         self._others = []  # closed-over leaves whose .grad is put back: (tensor, grad)
@@ -103,6 +105,8 @@ class Subject:
                 leaf.home.grad = leaf.grad
         for tensor, data in self._held:
             tensor.data = data
+        for parameter in self._frozen:
+            parameter.requires_grad_()
         for tensor, grad in self._others:
             tensor.grad = grad
         self._random.reset()
@@ -167,6 +171,15 @@ class Subject:
             for path, leaf in nested.leaves_of(root):
                 self._add_input(nested.text_of(path, self._names), leaf, seen)
 
+    def _is_constant(self, name):
+        found = {known for known in self._constant
+                 if name == known or name.startswith((f"{known}.", f"{known}["))}
+        self._known_constants |= found
+        return bool(found)
+
+    def unknown_constants(self):
+        return [name for name in self._constant if name not in self._known_constants]
+
     def _add_input(self, name, leaf, seen):
         if isinstance(leaf, torch.nn.Module):
             self._add_module(name, leaf, seen)
@@ -174,7 +187,7 @@ class Subject:
             return
         seen.add(id(leaf))
         _check_kind(name, leaf)
-        if leaf.requires_grad:
+        if not self._is_constant(name) and leaf.requires_grad:
             self.leaves.append(Leaf(name, leaf, False))
         else:
             self._constants[id(leaf)] = (name, leaf)
@@ -188,6 +201,8 @@ class Subject:
                 continue
             seen.add(id(parameter))
             _check_kind(name, parameter)
+            if self._is_constant(name) and parameter.requires_grad:
+                self._frozen.append(parameter.requires_grad_(False))
             if parameter.requires_grad:
                 self.leaves.append(Leaf(name, parameter, True, parameter.data, parameter.grad))
             else:

@@ -104,19 +104,6 @@ GATHERS = [
 ]
 
 
-def only_own_requires_grad(x):
-    """SimCSE: the others' parts are constants."""
-    parts = list(gathered(x.detach()).unbind(0))
-    parts[me()] = x
-    return parts
-
-
-def plain_all_gather(x):
-    parts = [torch.empty_like(x) for _ in range(n())]
-    dist.all_gather(parts, x.detach().contiguous(), group=group())
-    return torch.cat(parts)
-
-
 def average(x):
     return reduced(x) / n()
 
@@ -302,10 +289,6 @@ OTHERS = [
          "identity-backward", words=("jumps at these inputs in x[0, 0] on",)),
     Case("a threshold at an input: twice", lambda x: twice(masked(x)), at_one, "scaled",
          words=("2 times the right one",)),
-    Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER,
-         words=("does not require grad",)),
-    Case("detached", plain_all_gather, matrix, "no-gradient", ("x̄_r = 0",), GATHER,
-         words=("y does not require grad",)),
     Case("average: as a sum", function(average, lambda g, x: reduced(g)), matrix, "forgotten-op",
          ("x̄_r = Σ_k ȳ_k",), ("x̄_r = 1/4 Σ_k ȳ_k",)),
     Case("product: identity", function(product_of, lambda g, x: g.clone()), matrix,
@@ -438,10 +421,6 @@ def of_both_or_the_first(a, b):
     return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
 
 
-def straight_through(x):
-    return x + (x.round() - x).detach()
-
-
 def needs_contiguous(g, x):
     if not g.is_contiguous():
         raise ValueError("tensors must be contiguous")
@@ -567,26 +546,7 @@ def one_element_doubled_on_rank_1(g, x):
     return reduced(g) * (1 + (me() == 1) * is_element)
 
 
-def codes_beside_a_sum(x):
-    return right.codes(x) + function(reduced, lambda g, x: g * x)(x).sum()
-
-
-def gathered_under_no_grad(x):
-    """Nobody meant the other ranks' rows to be constants."""
-    with torch.no_grad():
-        parts = list(gathered(x))
-    parts[me()] = x
-    return torch.cat(parts).square().sum()
-
-
 MORE = [
-    Case("codes that are detached, beside a wrong sum", codes_beside_a_sum, matrix,
-         "other-backward"),
-    Case("gathered under no_grad", gathered_under_no_grad, matrix, "identity-backward"),
-    Case("straight through, and identity", lambda x: identity(straight_through(x)), matrix,
-         "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("detached at wrong.py:",)),
-    Case("straight through, and twice", lambda x: twice(straight_through(x)), matrix, "scaled",
-         ("x̄_r = 2 Σ_k ȳ_k",), SUM, words=("detached at wrong.py:",)),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
     Case("Megatron's layer", lambda x, a, b: layer(x, a, b, megatrons_copy), of_layer,
