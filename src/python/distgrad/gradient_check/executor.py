@@ -41,6 +41,9 @@ class Failure:
     index: int
     doing: str
     is_echo: bool
+    # Of all ranks {rank: waiting.State}, where these never meet
+    states: Optional[dict] = None
+    is_mistake: bool = True  # and not a lack of memory, or of time
 
 
 @dataclass
@@ -62,6 +65,7 @@ class Probe:
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
         elements of a cotangent are its first coefficient; output: the only one that takes part;
         absent: the one that does not on rank `only`.
+        as_given: inputs require grad on those ranks alone where the caller's do.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
         (0: not), and all that is made of them moved by roundings, too."""
 
@@ -72,6 +76,7 @@ class Probe:
     constant: bool = False
     output: Optional[str] = None
     absent: Optional[str] = None
+    as_given: bool = False
     nudge: float = 0.0
     doing: str = "backward"
 
@@ -95,8 +100,9 @@ class Executor:
         result, start = Result(), time.monotonic()
         self._doing = "forward"
         try:
-            for value in getattr(self, action)(*arguments):
-                result.values.append(value)
+            with self._team.watch.one_plan():
+                for value in getattr(self, action)(*arguments):
+                    result.values.append(value)
         except Exception as error:
             self._kept = None
             result.failure = self._failure(error, len(result.values))
@@ -104,12 +110,15 @@ class Executor:
         return result
 
     def _failure(self, error, index):
-        failure = _failure(error, index, self._doing)
+        failure = replace(_failure(error, index, self._doing), states=self._team.watch.states(),
+                          is_mistake=not isinstance(error, (MemoryError, TimeoutError,
+                                                            torch.OutOfMemoryError)))
         hung_at = self._team.watch.hung_at
         if not (failure.is_echo and hung_at):
             return failure
         text = f"not done after {self._team.timeout_s:g} s, but at"
-        return replace(failure, text=text, where="", traceback=hung_at, is_echo=False)
+        return replace(failure, text=text, where="", traceback=hung_at, is_echo=False,
+                       is_mistake=False)
 
     # -- actions: each yields values
 
@@ -120,6 +129,13 @@ class Executor:
         yield [_described_input(leaf) for leaf in self.subject.leaves]
         yield from self.use(None)
         yield self.subject.unknown_constants()
+        yield self.subject.frozen()
+
+    def thaw(self, names):
+        """From now on these inputs require grad where they do not as the caller has them. Then what
+        use() gives."""
+        self.subject.thaw(names)
+        yield from self.use(None)
 
     def use(self, dtype):
         """From now on, in this dtype (None: as given). What the first forward in it gave."""
@@ -194,7 +210,7 @@ class Executor:
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
             self._doing = probe.doing
-            with self._shaking(probe):
+            with self._shaking(probe), self.subject.as_given(probe.as_given):
                 seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))

@@ -68,8 +68,9 @@ class Judgement:
         for oddity in odd:
             rows = range(len(self._backward.matrix)
                         ) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
-            ranks = self._ranks_of(rows)
-            self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
+            ranks = self._ranks_of(rows) if oddity.ranks is None else oddity.ranks
+            self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype,
+                                         details=oddity.details))
         if self.is_linear:
             self._judge_pairs()
         elif not unsteady:

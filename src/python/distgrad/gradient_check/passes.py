@@ -47,6 +47,8 @@ class Check:
     def __init__(self, session, options):
         self._session, self._options = session, options
         self.notes, self._shown = [], []
+        self._frozen_outputs = []  # of no graph on some rank, as the inputs were given
+        self._without_grad = {}  # output -> ranks on which it does not require grad, of some
         # The derivative with what the function detaches as a constant, and {line: what it does}
         self._held, self._places = None, {}
 
@@ -60,7 +62,13 @@ class Check:
             raise CannotCheck("no input requires grad on any rank")
         if not any(torch.Size(i["shape"]).numel() for inputs in self._inputs for i in inputs):
             raise CannotCheck("no input that requires grad has an element on any rank")
-        first = self._outputs_of([result.values[1] for result in started])
+        found = [result.values[1] for result in started]
+        self._frozen = self._frozen_somewhere([result.values[3] for result in started])
+        if self._frozen:
+            thawed, _ = self._session.run("thaw", [name for name, _ in self._frozen])
+            before, found = found, [result.values[0] for result in thawed]
+            self._frozen_outputs = _newly_attached(before, found)
+        first = self._outputs_of(found)
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
@@ -72,6 +80,8 @@ class Check:
             raise CannotCheck("the function returns no tensor with an element on any rank")
         try:
             return self._report(self._passes(wide is not None))
+        except backward.NoBackward as raised:
+            return self._without_backward(raised.oddity)
         except _IsRandom:
             finding = Finding(
                 "nondeterministic",
@@ -80,6 +90,14 @@ class Check:
                                    notes=self.notes)
 
     # -- the first runs
+
+    def _frozen_somewhere(self, by_rank):
+        """[(input, ranks on which it does not require grad)] of those that do on others."""
+        moved = {i["name"] for inputs in self._inputs for i in inputs}
+        names = [name for name in dict.fromkeys(n for on_rank in by_rank for n in on_rank)
+                 if name in moved]
+        return [(name, [r for r, on_rank in enumerate(by_rank) if name in on_rank])
+                for name in names]
 
     def _outputs_of(self, found):
         """The outputs by rank, of what the first run in a dtype gave on each."""
@@ -115,6 +133,8 @@ class Check:
             without = [r for r, outputs in enumerate(by_rank) for o in outputs
                        if o["name"] == name and not o["requires_grad"]]
             if without:
+                if name in judged and len(without) < len(by_rank):
+                    self._without_grad[name] = without
                 so = "" if name in judged else ": it was not checked"
                 self._note(f"{name} does not require grad on {ranks_text(without)}{so}.")
         self._note_structures(by_rank)
@@ -276,7 +296,7 @@ class Check:
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
-                                           self._beside, rtol)
+                                           self._beside, rtol, self._frozen, self._frozen_outputs)
         return measurement, measurement.run(others=is_first), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
@@ -350,6 +370,16 @@ class Check:
                 for i in on_rank if i["values"] is not None}
 
     # -- what is reported
+
+    def _without_backward(self, oddity):
+        """Of a backward that never gave a gradient."""
+        without = {name: sorted(ranks) for name, ranks in self._without_grad.items()}
+        text = oddity.text
+        for name, ranks in without.items():
+            text += (f"; {name} does not require grad on {ranks_text(ranks)}, so that no backward"
+                     " of it runs there")
+        finding = Finding(oddity.name, text, ranks=oddity.ranks, details=oddity.details)
+        return GradcheckReport("wrong", self._session.size, findings=[finding], notes=self.notes)
 
     def _show_measured(self, kind, judgement, inputs, outputs, derivative, measured):
         cotangents = {"elements": f"a basis of {outputs.size} cotangents",
@@ -456,6 +486,14 @@ class Check:
     def _show(self, text):
         if text not in self._shown:
             self._shown.append(text)
+
+
+def _newly_attached(before, after):
+    """Names of outputs that require grad on more ranks than before."""
+    names = [{o["name"] for o in now["outputs"] if o["requires_grad"]}
+             - {o["name"] for o in then["outputs"] if o["requires_grad"]}
+             for then, now in zip(before, after)]
+    return sorted(set().union(*names))
 
 
 def _told(disputes, legends):

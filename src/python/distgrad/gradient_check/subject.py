@@ -44,12 +44,14 @@ class Output:
 @dataclass
 class Prepared:
     """The arguments of one call. inputs: by leaf the tensor whose .grad is its gradient; given:
-    [(name, what the function gets, a copy of it)]."""
+    [(name, what the function gets, a copy of it)]; thawed: leaves that require grad here, and do
+    not as the caller has them."""
 
     args: tuple
     kwargs: dict
     inputs: list
     given: list
+    thawed: list
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Run:
     inputs: list
     given: list
     other_leaves: list
+    thawed: list
 
     def differentiable(self):
         return [output for output in self.outputs if output.tensor.requires_grad]
@@ -78,6 +81,8 @@ class Subject:
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
         self._constant, self._known_constants = constant, set()
         self._frozen = []  # parameters that are constants here
+        self._frozen_parameters = []  # (name, parameter, its .grad) of those that are so anyway
+        self._thawed = set()  # names of inputs that require grad here, as they do on other ranks
         self._find_inputs()
         self.held = contextlib.nullcontext()  # entered around each call
         self._others = []  # closed-over leaves whose .grad is put back: (tensor, grad)
@@ -107,13 +112,16 @@ class Subject:
             tensor.data = data
         for parameter in self._frozen:
             parameter.requires_grad_()
+        for _, parameter, grad in self._frozen_parameters:
+            parameter.requires_grad_(False)
+            parameter.grad = grad
         for tensor, grad in self._others:
             tensor.grad = grad
         self._random.reset()
 
     def prepared(self, moves=None):
         """Fresh inputs for one call. `moves`: by leaf, what is added to it, in float64, or None."""
-        inputs, given, made = [], [], {}
+        inputs, given, made, thawed = [], [], {}, []
         for i, leaf in enumerate(self.leaves):
             moved = self._moved(leaf, moves and moves[i])
             if leaf.is_parameter:
@@ -125,10 +133,16 @@ class Subject:
                 given.append((leaf.name, operand, moved))
         for key, (name, tensor) in self._constants.items():
             made[key] = _cast(tensor.detach(), self._dtype).clone()
+            if name in self._thawed:
+                thawed.append(made[key].requires_grad_())
+                made[key] = made[key].clone()  # no leaf, so that it may be written to
             given.append((name, made[key], tensor))
+        for name, parameter, _ in self._frozen_parameters:
+            parameter.requires_grad_(name in self._thawed)
+            thawed.append(parameter)
         args, kwargs = nested.exchanged((self._args, self._kwargs),
                                         lambda _, leaf: made.get(id(leaf), leaf))
-        return Prepared(args, kwargs, inputs, given)
+        return Prepared(args, kwargs, inputs, given, thawed)
 
     def call(self, prepared, has_backward=True):
         self._random.reset()
@@ -136,7 +150,7 @@ class Subject:
             tensor.data.copy_(data)
         with torch.enable_grad(), self.held:
             result = self._function(*prepared.args, **prepared.kwargs)
-        run = Run(_outputs_of(result), prepared.inputs, prepared.given, [])
+        run = Run(_outputs_of(result), prepared.inputs, prepared.given, [], prepared.thawed)
         if has_backward:
             self._note_other_leaves(run)
         return run
@@ -170,6 +184,24 @@ class Subject:
         for root in (self._args, self._kwargs):
             for path, leaf in nested.leaves_of(root):
                 self._add_input(nested.text_of(path, self._names), leaf, seen)
+
+    def frozen(self):
+        """Names of floating inputs that do not require grad, and are not declared to be
+        constants."""
+        named = [*self._constants.values(), *self._frozen_parameters]
+        return [name for name, tensor, *_ in named
+                if tensor.is_floating_point() and not self._is_constant(name)]
+
+    def thaw(self, names):
+        self._thawed = set(names)
+
+    @contextlib.contextmanager
+    def as_given(self, is_given):
+        thawed, self._thawed = self._thawed, set() if is_given else self._thawed
+        try:
+            yield
+        finally:
+            self._thawed = thawed
 
     def _is_constant(self, name):
         found = {known for known in self._constant
@@ -207,6 +239,8 @@ class Subject:
                 self.leaves.append(Leaf(name, parameter, True, parameter.data, parameter.grad))
             else:
                 self._held.append((parameter, parameter.data))
+                if parameter.is_floating_point() and not self._is_constant(name):
+                    self._frozen_parameters.append((name, parameter, parameter.grad))
         for buffer in module.buffers():
             if id(buffer) not in seen:
                 seen.add(id(buffer))
@@ -224,7 +258,7 @@ class Subject:
         return sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
 
     def _note_other_leaves(self, run):
-        own = {id(tensor) for tensor in run.inputs}
+        own = {id(tensor) for tensor in [*run.inputs, *run.thawed]}
         known = {id(tensor) for tensor, _ in self._others}
         for tensor in _graph_leaves([output.tensor for output in run.differentiable()]):
             if id(tensor) in own:
