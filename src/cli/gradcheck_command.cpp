@@ -62,7 +62,7 @@ ExitCode gradcheck_command(const Arguments& arguments) {
       "Measure the backward of a function on several ranks, and compare it with its forward's "
       "derivative.",
       "distgrad gradcheck");
-  std::string function, dtype, backend, python, inputs, json;
+  std::string function, dtype, backend, python, inputs, json, objective, copies;
   std::vector<std::string> given, constants, detached;
   bool strict = false;
   int ranks = 4, directions = 16;
@@ -78,6 +78,10 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   app.add_option("--detached", detached,
                  "what is detached at this line, losses.py:12, is a constant; all: wherever it is")
       ->type_name("LINE");
+  app.add_option("--objective", objective, "sum (default), mean or replicated")
+      ->type_name("NAME");
+  app.add_option("--copies", copies, "inputs that are copies of one tensor on all ranks: x,wpe")
+      ->type_name("NAMES");
   app.add_flag("--strict", strict, "exit code 1 also where the verdict is disputed");
   app.add_option("--inputs", inputs, "a function of the file that returns the arguments")
       ->type_name("NAME");

@@ -1,5 +1,5 @@
 """gradcheck of functions whose backward is right, or disputed, as they leave something out of
-autograd: what it finds, and how it is reported.
+autograd, or that are right by a convention: what it finds, and how it is reported.
 
     python src/python/tests/test_gradcheck_right.py [-k NAME OF A TEST]
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gradchecks import constants, right, running  # noqa: E402
+from gradchecks import constants, conventions, right, running  # noqa: E402
 
 
 class Cases(unittest.TestCase):
@@ -19,6 +19,9 @@ class Cases(unittest.TestCase):
 
     def test_constants(self):
         self.look_at(constants.CASES)
+
+    def test_conventions(self):
+        self.look_at(conventions.CASES)
 
     def look_at(self, cases):
         """Of many in one set of ranks: starting them takes long, too."""

@@ -74,13 +74,15 @@ class Measurement:
     coordinates, by tensor; outputs: [(name, slice of coordinates by rank that has it)] of outputs
     that take part on all ranks; beside: names of those that one node of the graph gives with
     others; frozen: [(input, ranks on which it does not require grad as given)]; frozen_outputs:
-    names of outputs that do not require grad there, either."""
+    names of outputs that do not require grad there, either; is_one_loss: whether all ranks have the
+    same loss, so that none has other cotangents than the others."""
 
     def __init__(self, session, columns, spans, outputs, beside, rtol, frozen=(),
-                 frozen_outputs=()):
+                 frozen_outputs=(), is_one_loss=False):
         self._session, self._columns, self._spans, self._outputs = session, columns, spans, outputs
         self._beside, self._rtol = beside, rtol
         self._frozen, self._frozen_outputs = frozen, frozen_outputs
+        self._is_one_loss = is_one_loss
         self._oddities, self._count = {}, 0
         self._generator = torch.Generator().manual_seed(11)
 
@@ -225,7 +227,7 @@ class Measurement:
         a plan of its own."""
         for i, (name, slices) in enumerate(self._outputs if found.is_linear else ()):
             rank = i % self._session.size
-            if name in self._beside and self._session.size > 1:
+            if name in self._beside and self._session.size > 1 and not self._is_one_loss:
                 cotangent, where = self._random(), f"where {name} has no part in rank {rank}'s loss"
                 cotangent[slices[rank]] = 0
                 probe = Probe(cotangent, found.graph, absent=name, only=rank,
@@ -282,7 +284,8 @@ class Measurement:
         cotangent = self._random()
         probes = [Probe(cotangent, found.graph), Probe(cotangent, found.graph, constant=True)]
         for i, layout in enumerate(_LAYOUTS):
-            for only in (None, i % self._session.size) if self._session.size > 1 else (None,):
+            alone = self._session.size > 1 and not self._is_one_loss
+            for only in (None, i % self._session.size) if alone else (None,):
                 probes.append(Probe(cotangent, found.graph, layout, only, layout == "expanded",
                                     doing=f"backward with {layout} cotangents"))
         return probes

@@ -75,6 +75,12 @@ def _parser():
     parser.add_argument("--detached", action="append", default=[], metavar="LINE",
                         help="what is detached at this line, losses.py:12, is a constant on"
                         " purpose; all: wherever it is")
+    parser.add_argument("--objective", choices=("sum", "mean", "replicated"),
+                        help="what the ranks' losses are together: each its own (sum, the default),"
+                        " the same with their mean meant, or one and the same loss")
+    parser.add_argument("--copies", metavar="NAMES",
+                        help="inputs that are copies of one tensor on all ranks: x,wpe; with"
+                        " --objective alone those that are equal on all ranks")
     parser.add_argument("--strict", action="store_true",
                         help="exit code 1 also where the verdict is disputed")
     parser.add_argument("--dtype", choices=_DTYPES, default="float64",
@@ -222,6 +228,9 @@ def _checked(options):
     function, inputs, kwargs = prepared_inputs(options, dist.get_rank(), dist.get_world_size())
     report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol,
                        directions=options.directions, timeout_s=options.timeout,
+                       objective=options.objective,
+                       copies=options.copies and [name.strip() for name in
+                                                  options.copies.split(",")],
                        detached="all" in options.detached or tuple(options.detached),
                        raise_exception=False)
     if [error["doing"] for error in report.errors] == ["arguments"]:

@@ -358,13 +358,23 @@ def _described_input(leaf):
     size = float(values.square().mean().sqrt()) if len(values) else 0.0
     return {"name": leaf.name, "shape": tuple(leaf.base.shape), "dtype": leaf.base.dtype,
             "size": size, "device": leaf.base.device.type,
-            "values": values if len(values) <= _MOST_VALUES else None}
+            "values": values if len(values) <= _MOST_VALUES else None,
+            "digest": _digest(leaf.base)}
+
+
+def _digest(x):
+    """(shape, numbers) by which ranks see whether they have the same tensor: its norm, and sums
+    with random weights."""
+    flat = x.detach().to("cpu", torch.float64).reshape(-1)
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.randn(2, len(flat), generator=generator, dtype=torch.float64)
+    return tuple(x.shape), [float(flat.norm()), *(weights @ flat).tolist()]
 
 
 def _described_output(output, outputs):
     y = output.tensor
     beside = y.requires_grad and sum(o.tensor.grad_fn is y.grad_fn for o in outputs) > 1
-    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype,
+    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype, "digest": _digest(y),
             "requires_grad": y.requires_grad, "has_beside": beside}
 
 

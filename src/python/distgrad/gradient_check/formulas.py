@@ -28,6 +28,7 @@ class Names:
     cotangent: str = "ȳ"
     output: str = "y"
     derivative: str = "J"  # what that of the output is called
+    by: str = "rank r's input"  # what it is the derivative by
 
 
 def bar(name):
@@ -86,7 +87,7 @@ def bases_of(pair):
     found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
     found.append(
         Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
-             "{derivative}_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
+             "{derivative}_{{k,r}}: the derivative of rank k's {output} by {by}"))
     return found
 
 
@@ -136,8 +137,7 @@ def _common(pair):
     return Base(lambda a, b: found.get(a),
                 lambda names, a, k, b:
                 f"{names.derivative}_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
-                "{derivative}_r: the derivative of {output}, the same on all ranks, by rank r's"
-                " input")
+                "{derivative}_r: the derivative of {output}, the same on all ranks, by {by}")
 
 
 def _first_by(pair, key, exact=False):
@@ -359,7 +359,7 @@ def _signed(c, text):
 
 def _legend(base, names, lines):
     text = base.legend.format(output=names.output, cotangent=names.cotangent,
-                              derivative=names.derivative)
+                              derivative=names.derivative, by=names.by)
     if any("r+" in line or "r-" in line for line in lines):
         text = "; ".join(part for part in (text, "ranks counted modulo N") if part)
     return text

@@ -9,6 +9,7 @@ import torch
 
 from ..words import ranks_text
 from .blocks import Pair
+from .conventions import OneLoss
 from .formulas import Names, bar, bases_of, formula, number
 from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exchanged_on,
                          mistake_in, objectives, roundings_of)
@@ -36,10 +37,11 @@ class Judgement:
     rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
     elements, where known; scatter: how far roundings move the elements of the measured map, where
     that was looked at; is_known: whether the derivative is that of a wider dtype; accused: pairs
-    (input, output) that may be wrong, None: all; derivative_name: in formulas."""
+    (input, output) that may be wrong, None: all; derivative_name: in formulas; convention: which
+    gradients are right, None: those of the sum of all ranks' own losses."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
-                 is_known=False, accused=None, derivative_name="J"):
+                 is_known=False, accused=None, derivative_name="J", convention=None):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
@@ -49,6 +51,7 @@ class Judgement:
         self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
         self._accused, self._letter = accused, derivative_name
+        self._convention = convention
         self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
         self.zero = set()  # (input, output) whose right gradient is 0
         self.excused = []  # texts of pairs that are wrong, and not accused
@@ -80,15 +83,20 @@ class Judgement:
     # -- pairs
 
     def _judge_pairs(self):
-        right_for, within, wrong = {}, [], []
+        right_for, within, wrong, of_one_loss = {}, [], [], []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
             self.is_of_maps = bool(self.findings)
             return
         for x, inputs in _variables(self._inputs).items():
             for y, outputs in _variables(self._outputs).items():
-                pair = self._pair(inputs, outputs)
-                names = Names(bar(x), bar(y), y, self._letter)
+                names = Names(bar(x), bar(y), y, self._letter,
+                              self._convention.by(x, self._ranks) if self._convention else Names.by)
+                one_loss = self._of_one_loss(inputs, outputs, x, names)
+                if one_loss:
+                    of_one_loss += self._judge_one_loss(one_loss, x, y)
+                    continue
+                pair = self._pair(inputs, outputs, x)
                 right_for.setdefault(x, []).append(objectives(pair))
                 if pair.wrong() and self._accused and (x, y) not in self._accused:
                     self.excused.append(f"{y} -> {x}")
@@ -100,13 +108,15 @@ class Judgement:
                 wrong.append((pair, x, names))
         exchanged = self._exchanged(wrong)
         found = [self._finding(*each, exchanged.get(i)) for i, each in enumerate(wrong)]
+        found += of_one_loss
         self.wrong = {(f.inputs[0], f.outputs[0]): replace(f, inputs=f.inputs[:],
                                                            outputs=f.outputs[:]) for f in found}
-        if found and self._ranks > 1:
+        if found and self._ranks > 1 and not self._convention:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
-        ties = [] if found else self._ties(self._backward.matrix)
+        # What hangs together is known of the sum of all losses alone.
+        ties = [] if found or self._convention else self._ties(self._backward.matrix)
         if ties or wrong and all(self._is_only_at_kinks(pair) for pair, *_ in wrong):
             merged = self._scaled_ties(wrong + within) or merged
         if ties and not merged:
@@ -120,6 +130,29 @@ class Judgement:
                     by_element=False)
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
         return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
+
+    def _of_one_loss(self, inputs, outputs, x, names):
+        """OneLoss of this pair; None where it is judged rank by rank."""
+        if not self._convention or not self._convention.is_one_loss(names.output):
+            return None
+        pair, is_copy = self._pair(inputs, outputs), x in self._convention.copies
+        if not OneLoss.is_one_function(pair, is_copy):
+            return None
+        return OneLoss(pair, x, names, is_copy)
+
+    def _judge_one_loss(self, one_loss, x, y):
+        """[Finding] where it is wrong."""
+        if one_loss.wrong():
+            if not self._accused or (x, y) in self._accused:
+                return [one_loss.finding(self.dtype)]
+            self.excused.append(f"{y} -> {x}")
+        elif one_loss.right_is_zero():
+            self.zero.add((x, y))
+        else:
+            self.formulas[f"{y}, {x}"] = [one_loss.formula()]
+            if one_loss.legend() not in self.legends:
+                self.legends.append(one_loss.legend())
+        return []
 
     def outputs(self):
         return _variables(self._outputs)
@@ -224,8 +257,9 @@ class Judgement:
                          f" {float(measured[i, j]):.6g}, right {float(right[i, j]):.6g}")
         return lines
 
-    def _pair(self, inputs, outputs):
-        """The blocks of one variable each, by rank."""
+    def _pair(self, inputs, outputs, x=None):
+        """The blocks of one variable each, by rank. x: the input's name, where they are to be the
+        convention's."""
         ranks = range(self._ranks)
         rows = [_span(self._inputs, r, inputs) for r in ranks]
         columns = [_span(self._outputs, k, outputs) for k in ranks]
@@ -238,10 +272,13 @@ class Judgement:
         right, measured = grid(d.matrix.T.masked_fill(d.open.T, 0)), grid(
             self._backward.matrix.masked_fill(d.open.T, 0))
         low, high = grid(d.low.T.masked_fill(d.open.T, 0)), grid(d.high.T.masked_fill(d.open.T, 0))
+        room = grid(self._room_of_all)
+        if x is not None and self._convention:
+            right, low, high, room = (self._convention.grid(g, x) for g in (right, low, high, room))
         has_kinks = any(bool((h > l).any()) for r in ranks for h, l in zip(high[r], low[r]))
         if has_kinks:
             right = [_likely(right[r], measured[r], low[r], high[r]) for r in ranks]
-        return Pair(right, measured, grid(self._room_of_all),
+        return Pair(right, measured, room,
                     self._identities(inputs, outputs, right), low if has_kinks else None,
                     high if has_kinks else None, self._zero_rows(inputs, rows),
                     self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])

@@ -8,9 +8,11 @@ import torch
 
 from ..words import ranks_text
 from . import backward, forward, nearby
+from .conventions import Convention
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of
 from .report import Finding, GradcheckReport
+from .subject import is_part
 
 # That rounding may do, relative to the largest; by bytes of an element
 _ULPS = {8: 4096, 4: 512, 2: 8}
@@ -18,6 +20,7 @@ _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tri
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
 _NARROW = 1e-12  # the eps of float64 is less, that of others more
+_ALIKE = 1e-6  # of a tensor's norm: so much copies may differ
 _MOST_NAMED = 4  # elements
 _MOSTLY = 0.5  # of the gradients that were measured
 _BLIND = 0.2  # of the largest derivative: by so much differences must not be off
@@ -41,6 +44,8 @@ class Options:
     directions: int = 16
     float64: bool = True
     detached: "tuple | bool" = ()
+    objective: Optional[str] = None  # of conventions
+    copies: Optional[tuple] = None  # inputs that are copies of one tensor; None: those that seem so
 
 
 class Check:
@@ -72,6 +77,7 @@ class Check:
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
+        self._convention = self._agreed()
         self._dtypes = {torch.float64: self._dtypes_of(wide or first),
                         None: self._dtypes_of(first)}
         if not any(self._outputs):
@@ -124,6 +130,7 @@ class Check:
     def _judged(self, by_rank):
         """By rank the outputs that are judged, as Tensors: those that require grad somewhere, or
         all where none does."""
+        self._first_outputs = by_rank
         names = list(dict.fromkeys(o["name"] for outputs in by_rank for o in outputs))
         judged = {o["name"] for outputs in by_rank for o in outputs if o["requires_grad"]
                  } or set(names)
@@ -159,10 +166,39 @@ class Check:
                           for names, ranks in kinds.items()]
             self._note(f"The ranks return different structures: {'; '.join(structures)}.")
 
+    def _agreed(self):
+        """The Convention, where the caller asks for one."""
+        options = self._options
+        if options.objective is None and options.copies is None:
+            return None
+        digests = [{i["name"]: i["digest"] for i in on_rank} for on_rank in self._inputs]
+        equal = [name for name in digests[0] if _are_alike([d.get(name) for d in digests])]
+        known = dict.fromkeys(name for on_rank in digests for name in on_rank)
+        copies = [name for name in known if options.copies is not None
+                  and any(is_part(name, whole) for whole in options.copies)]
+        for whole in options.copies or ():
+            if not any(is_part(name, whole) for name in known):
+                raise CannotCheck(f"copies: there is no input {whole} that requires grad")
+        unlike = [name for name in copies if name not in equal]
+        if unlike:
+            raise CannotCheck(f"copies: {', '.join(unlike)} is not equal on all ranks")
+        is_assumed = options.copies is None
+        found = Convention(options.objective or "sum", tuple(equal if is_assumed else copies),
+                           is_assumed and bool(equal), tuple(self._alike()))
+        self._show(found.text())
+        return found
+
+    def _alike(self):
+        """Names of outputs that are equal on all ranks."""
+        digests = [{o["name"]: o["digest"] for o in on_rank} for on_rank in self._first_outputs]
+        return [name for name in digests[0] if _are_alike([d.get(name) for d in digests])]
+
     # -- passes
 
     def _passes(self, has_wide):
-        kind = "elements" if self._is_small() else "whole"
+        # A direction of all ranks' tensors together does not tell what is whose.
+        large = "blocks" if self._convention else "whole"
+        kind = "elements" if self._is_small() else large
         judgements, derivative = [], None
         for dtype in (torch.float64, None) if has_wide else (None,):
             if judgements:
@@ -208,7 +244,8 @@ class Check:
 
         def judge(scatter=None, of=None, **more):
             return Judgement(inputs, outputs, of or derivative, measured, rtol, self._values(),
-                             name, scatter, not is_new, **more).run()
+                             name, scatter, not is_new, convention=self._convention,
+                             **more).run()
 
         judgement, scatter = judge(), None
         stirred = (forwards.stirred(derivative, measured.matrix)
@@ -296,7 +333,8 @@ class Check:
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
-                                           self._beside, rtol, self._frozen, self._frozen_outputs)
+                                           self._beside, rtol, self._frozen, self._frozen_outputs,
+                                           self._options.objective == "replicated")
         return measurement, measurement.run(others=is_first), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
@@ -486,6 +524,15 @@ class Check:
     def _show(self, text):
         if text not in self._shown:
             self._shown.append(text)
+
+
+def _are_alike(digests):
+    """Whether these numbers of tensors are those of equal ones, but for rounding."""
+    if None in digests or len({shape for shape, *_ in digests}) != 1:
+        return False
+    first = digests[0][1]
+    return all(abs(a - b) <= _ALIKE * first[0] for _, numbers in digests
+               for a, b in zip(numbers, first))
 
 
 def _newly_attached(before, after):

@@ -371,10 +371,13 @@ def _wrong_rows(pair):
     return tuple(sorted({r for r, _ in pair.wrong()}))
 
 
+def on_ranks(ranks, count):
+    """ "on every rank", "on rank 1"; count: how many ranks there are."""
+    return "on every rank" if len(ranks) == count else f"on {ranks_text(ranks)}"
+
+
 def _on(ranks, pair):
-    if len(ranks) == pair.ranks:
-        return "on every rank"
-    return f"on {ranks_text(ranks)}"
+    return on_ranks(ranks, pair.ranks)
 
 
 def _drops_others(pair):

@@ -205,7 +205,7 @@ class Subject:
 
     def _is_constant(self, name):
         found = {known for known in self._constant
-                 if name == known or name.startswith((f"{known}.", f"{known}["))}
+                 if is_part(name, known)}
         self._known_constants |= found
         return bool(found)
 
@@ -287,6 +287,11 @@ def parameter_names(function, count):
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY,
                                                            p.POSITIONAL_OR_KEYWORD)]
     return positional[:count] + plain[len(positional):]
+
+
+def is_part(name, whole):
+    """Whether an input's name is this one, or that of a part of it."""
+    return name == whole or name.startswith((f"{whole}.", f"{whole}["))
 
 
 def _has_setup_context(function):
