@@ -23,6 +23,8 @@ _OTHER_GRAPHS = {
     "together": "where the function is called twice in one graph the gradients are wrong: the calls"
     " share memory",
 }
+_OVERWRITTEN = ("what autograd saved for the backward is overwritten before it: with copies of it, as"
+                " they were when it was saved, the gradient is another one")
 _LAYOUTS = ("transposed", "sliced", "expanded")
 
 
@@ -67,6 +69,7 @@ class Backward:
     oddities: list = field(default_factory=list)
     backwards: int = 0
     graph: str = "kept"
+    explanation: str = ""  # why it is wrong, where it is
 
 
 class Measurement:
@@ -195,7 +198,7 @@ class Measurement:
         if found.graph == "own":
             return []
         cotangent = self._random()
-        kinds = ["own", *_OTHER_GRAPHS]
+        kinds = ["own", *_OTHER_GRAPHS, "saved"]
         return [Probe(cotangent, found.graph),
                 Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
 
@@ -203,7 +206,11 @@ class Measurement:
         room = sum(self._room(found.matrix, probe.coefficients) for probe in probes[:2])
         for probe, row in zip(probes[2:], rows[2:]):
             like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
-            if not self._agree(row, like, room):
+            if probe.graph == "saved":
+                # It may be meant: a buffer that is saved first and filled afterwards.
+                if not self._agree(row, like, room):
+                    found.explanation = _OVERWRITTEN
+            elif not self._agree(row, like, room):
                 how = _OTHER_GRAPHS.get(probe.graph,
                                         "over a graph of its own backward gives another gradient"
                                         " than over one that is used again")

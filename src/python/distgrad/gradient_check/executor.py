@@ -61,7 +61,8 @@ class Probe:
 
     graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another
         forward and backward came between), "together" (one backward for two calls, the other with
-        reversed coefficients; the sum of both gradients).
+        reversed coefficients; the sum of both gradients), "saved" (its own, and what autograd saves
+        is copied at once).
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
         elements of a cotangent are its first coefficient; output: the only one that takes part;
         absent: the one that does not on rank `only`.
@@ -245,7 +246,10 @@ class Executor:
             # the first's is made.
             return [self._call(prepared) for prepared in [self.subject.prepared(),
                                                           self.subject.prepared()]]
-        run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
+        saving = (torch.autograd.graph.saved_tensors_hooks(_copied, lambda x: x)
+                  if probe.graph == "saved" else contextlib.nullcontext())
+        with saving:
+            run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
         if probe.graph == "used":
             other = self._forward(self._elsewhere())
             self._backward([other], Probe(probe.coefficients.flip(0)))
@@ -341,6 +345,10 @@ def laid_out(x, layout):
         room[0] = x.reshape(-1)[0]
         return room.as_strided(x.shape, [0] * x.dim())
     return x.clone(memory_format=torch.contiguous_format)
+
+
+def _copied(x):
+    return x.detach().clone()
 
 
 def _alike(a, b):

@@ -214,12 +214,31 @@ class Judgement:
         details = ([] if measured and measured[0] != (right and right[0])
                    else self._details(pair, names, grid))
         legends = dict.fromkeys(f[1] for f in (measured, right) if f and f[1])
+        if self._backward.explanation:
+            first = replace(first, name="stale-or-aliased", text=self._backward.explanation)
+        details += self._where(pair, x)
         return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
                        list(first.ranks),
                        measured[0] if measured and not (right and measured[0] == right[0]) else [],
                        right[0] if right else [], "; ".join(legends),
                        grid and [[number(c) for c in row] for row in grid],
                        self.is_linear, details, self.dtype)
+
+    def _where(self, pair, x):
+        """A line with the elements that are wrong, where these are few."""
+        if not pair.by_element:
+            return []
+        rows = [(r, i) for r in range(pair.ranks) for i in torch.stack(
+            [(pair.excess(r, k) > 0).any(1) for k in range(pair.ranks)]).any(0).nonzero().flatten(
+            ).tolist()]
+        if not 0 < len(rows) <= min(_MOST_DETAILS, sum(len(row[0]) for row in pair.right) // 8):
+            return []
+        told = []
+        for r, i in rows:
+            shape = pair.row_shapes[r] if r < len(pair.row_shapes) else ()
+            index = [int(j) for j in torch.unravel_index(torch.tensor(i), shape)] if shape else [i]
+            told.append(f"{x}{index} on rank {r}")
+        return [f"wrong in {', '.join(told)} alone"]
 
     def _but_for_a_factor(self, pair):
         """The Mistake where the gradient, divided by a number that may be one, is right at kinks,

@@ -296,7 +296,7 @@ class Watch:
                 self.is_late = True
                 main = sys._current_frames().get(self.main)
                 frames = shown_frames(traceback.extract_stack(main))
-                stack = "".join(traceback.format_list(frames))
+                stack = "".join(traceback.format_list(users_frames(frames)))
                 if not any(f.filename.startswith(_TORCH_DISTRIBUTED) for f in frames):
                     self.hung_at = stack
                 self._on_late(stack)
@@ -310,6 +310,13 @@ def shown_frames(frames):
     here = __file__.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
     return frames[last + 1:]
+
+
+def users_frames(frames):
+    """Without torch's, but for the innermost call."""
+    inner = next((i for i in range(len(frames), 0, -1)
+                  if not frames[i - 1].filename.startswith(_TORCH)), 0)
+    return [f for f in frames[:inner] if not f.filename.startswith(_TORCH)] + frames[inner:][:1]
 
 
 def _control_of(group, timeout_s):

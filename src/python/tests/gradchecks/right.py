@@ -532,7 +532,27 @@ def bfloat16():
 
 LARGE = {"basis": False}
 
+class SavedFirst(torch.autograd.Function):
+    """Saves a buffer, and fills it afterwards."""
+
+    @staticmethod
+    def forward(ctx, x):
+        total = x.exp()
+        ctx.save_for_backward(x, total)
+        dist.all_reduce(total, group=group())
+        return total.log()
+
+    @staticmethod
+    def backward(ctx, g):
+        x, total = ctx.saved_tensors
+        return reduced(g / total) * x.exp()
+
+
 CASES = [
+    Case("uneven slices", function(lambda x: reduced(x.repeat(2, 1)), lambda g, x: sum(
+        reduced(g).chunk(2))), matrix, ranks=(3,)),
+    Case("a buffer that is saved first and filled afterwards", SavedFirst.apply, matrix,
+         ranks=(3,)),
     Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3),
          words=("a basis of", "affine, so exact", "right for every cotangent")),
     Case("sum on one rank", right_sum, matrix, right=("x̄_r = ȳ_r",), ranks=(1,)),
