@@ -20,8 +20,8 @@ namespace {
 
 constexpr const char* kGradcheckExamples =
     "Without --ranks, under torchrun, srun or mpirun, it joins their ranks.\n"
-    "Exit code 0: right, 1: wrong, 2: bad arguments, 3: a rank raised, died or\n"
-    "hung, or nothing could be judged.\n"
+    "Exit code 0: right or disputed, 1: wrong, 2: bad arguments, 3: a rank raised,\n"
+    "died or hung, or nothing could be judged.\n"
     "Examples:\n"
     "  distgrad gradcheck losses.py:GatherLayer.apply --input 'randn(4, 3)'\n"
     "  distgrad gradcheck layers.py:scaled --input 'arange(6.)+rank' --constant 3\n";
@@ -62,8 +62,9 @@ ExitCode gradcheck_command(const Arguments& arguments) {
       "Measure the backward of a function on several ranks, and compare it with its forward's "
       "derivative.",
       "distgrad gradcheck");
-  std::string function, dtype, backend, python, inputs, json;
-  std::vector<std::string> given, constants;
+  std::string function, dtype, backend, python, inputs, json, objective, copies;
+  std::vector<std::string> given, constants, detached;
+  bool strict = false;
   int ranks = 4, directions = 16;
   double rtol = 0, timeout = 60, max_timeout = 0, total_timeout = 0;
   app.add_option("FUNCTION", function, "losses.py:GatherLayer.apply, or package.module:function")
@@ -74,6 +75,14 @@ ExitCode gradcheck_command(const Arguments& arguments) {
       ->type_name("EXPR");
   app.add_option("--constant", constants, "an argument that does not require grad")
       ->type_name("EXPR");
+  app.add_option("--detached", detached,
+                 "what is detached at this line, losses.py:12, is a constant; all: wherever it is")
+      ->type_name("LINE");
+  app.add_option("--objective", objective, "sum (default), mean or replicated")
+      ->type_name("NAME");
+  app.add_option("--copies", copies, "inputs that are copies of one tensor on all ranks: x,wpe")
+      ->type_name("NAMES");
+  app.add_flag("--strict", strict, "exit code 1 also where the verdict is disputed");
   app.add_option("--inputs", inputs, "a function of the file that returns the arguments")
       ->type_name("NAME");
   app.add_option("--dtype", dtype, "of tensors that expressions make (default float64)")

@@ -25,8 +25,8 @@ class Stillness:
         if now - self._looked_at < _EVERY_S:
             return False
         self._looked_at = now
-        sample = {pid: _times_of(pid) for pid in pids}
-        if not _is_still(self._first, sample, now - self._since):
+        sample = {pid: times_of(pid) for pid in pids}
+        if not is_still(self._first, sample, now - self._since):
             self._since, self._first = now, sample
             return False
         if now - self._since < _STILL_S:
@@ -35,19 +35,21 @@ class Stillness:
         return True
 
 
-def _is_still(first, sample, seconds):
+def is_still(first, sample, seconds, polling=_POLLING):
+    """Whether nothing of these processes ran between two samples, {pid: times_of(pid)}, that were
+    taken so many seconds apart. polling: of a core, that other threads may take."""
     if first is None or None in sample.values() or first.keys() != sample.keys():
         return False
     for pid, (main, others) in sample.items():
         main_before, others_before = first[pid] or (None, {})
         moved_ns = sum(others.values()) - sum(others_before.values())
         if main != main_before or others.keys() != others_before.keys() or (
-                moved_ns > _TICK_NS + _POLLING * seconds * 1e9):
+                moved_ns > _TICK_NS + polling * seconds * 1e9):
             return False
     return True
 
 
-def _times_of(pid):
+def times_of(pid):
     """The main thread's (nanoseconds that it ran, that it waited for a core, how often it was put
     on one), and those that each other thread ran; None where it runs or is to, or the kernel says
     nothing."""

@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ FILE = textwrap.dedent("""
     import glob
     import os
     import shutil
+    import time
 
     import torch
     import torch.distributed as dist
@@ -66,12 +68,30 @@ FILE = textwrap.dedent("""
             return Sum.apply(super().forward(x))
 
 
+    class Scaled(Layer):
+        def __init__(self, factor, power=1):
+            super().__init__()
+            self.factor = factor ** power
+
+        def forward(self, x):
+            return super().forward(self.factor * x)
+
+
+    def endless():
+        while True:
+            time.sleep(0.1)  # for ever
+
+
     def layer_inputs(rank):
         return torch.randn(rank + 1, 3, dtype=torch.float64, requires_grad=True), Layer().double()
 
 
     def with_layer(x, layer):
         return layer(x[:1])
+
+
+    def target(a, b):
+        return (Sum.apply(a) - b.detach()).square()
 
 
     def printing(x):
@@ -225,6 +245,13 @@ class Command(unittest.TestCase):
         for arguments, words in (
                 ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
                 (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
+                ([f"{mine[:-3]}s.py:Sum", "--input", "ones(2)"], "mines.py (did you mean mine.py?)"),
+                (["nosuchpackage.losses:Sum", "--input", "ones(2)"],
+                 "no module named 'nosuchpackage'"),
+                ([f"{mine}:Scaled", "--ranks", "2", "--input", "ones(1, 3)"],
+                 f"write the call out, '{mine}:Scaled(factor=...)'"),
+                ([f"{mine}:Scaled(factor=1, powr=2)", "--ranks", "2", "--input", "ones(1, 3)"],
+                 "unexpected keyword argument 'powr'"),
                 (["mine.py:Sum"], "no inputs: give --input EXPR"),
                 ([f"{mine}:Sum", "--input", "open('x')"],
                  "--input open('x'): open is not a function"),
@@ -250,6 +277,16 @@ class Command(unittest.TestCase):
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
                 self.assertIn(words, err.getvalue())
                 self.assertEqual(len(err.getvalue().strip().split("\n")), 1)
+
+    def test_what_is_detached(self):
+        arguments = ["mine.py:target", "--ranks", "2", "--input", "ones(2)", "--input", "ones(2)"]
+        code, out, _ = self.call(*arguments)
+        self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (0, True), out)
+        line = re.search(r"--detached (mine.py:\d+)", out)[1]
+        code, out, _ = self.call(*arguments, "--strict")
+        self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (1, True), out)
+        code, out, _ = self.call(*arguments, "--strict", "--detached", line)
+        self.assertEqual((code, "gradcheck: right on 2 ranks" in out), (0, True), out)
 
     def test_a_report_that_cannot_be_written(self):
         code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json",
@@ -291,6 +328,32 @@ class Command(unittest.TestCase):
         self.assertEqual(code, 3)
         self.assertIn("ranks 0, 1, forward: RuntimeError: not today", out)
         self.assertIn("a word of rank 1", err)
+
+    def test_a_call_that_is_written_out(self):
+        code, out, _ = self.call("mine.py:Scaled(factor=3, power=2)", "--ranks", "2", "--input",
+                                 "randn(1, 3)")
+        self.assertEqual((code, "grad(weight)_r" in out), (0, True), out)
+
+    def test_a_name_is_looked_for_before_anything_is_started(self):
+        with mock.patch.object(command, "_started", side_effect=AssertionError):
+            for name in ("mine.py:Sum", "missing.py:Sum"):
+                with self.subTest(name), contextlib.redirect_stderr(io.StringIO()):
+                    place = os.path.join(self.folder, name).replace("Sum", "Sun")
+                    self.assertEqual(command.main([place, "--input", "ones(2)"]), 2)
+
+    def test_where_inputs_hang(self):
+        code, _, err = self.call("mine.py:Sum", "--ranks", "2", "--inputs", "endless",
+                                 "--total-timeout", "15")
+        self.assertEqual(code, 142)
+        self.assertIn("rank-0, rank-1 was at", err)
+        self.assertIn("in endless", err)
+        self.assertNotIn("runpy", err)
+
+    def test_one_rank_of_torchrun_says_what_is_wrong(self):
+        code, out, err = self.call("mine.py:Scaled", "--input", "randn(2, 3)",
+                                   before=["torch.distributed.run", "--nproc-per-node", "2",
+                                           "--standalone", "--local-addr", "127.0.0.1", "-m"])
+        self.assertEqual((code != 0, err.count("gradcheck: mine.py:Scaled is made of")), (True, 1))
 
     def test_ranks_of_torchrun(self):
         code, out, _ = self.call("mine.py:Sum", "--input", "randn(2, 3)",

@@ -16,8 +16,8 @@ class Cases(unittest.TestCase):
     def test_all(self):
         for case, size, report in running.reports(torchs.CASES):
             with self.subTest(case.name):
-                if case.may_raise and report.verdict == "error":
-                    self.assertIn("backward", report.errors[0]["text"])
+                if case.may_raise and "the backward raises on every rank" in str(report).lower():
+                    self.assertEqual(report.verdict, "wrong")
                     continue
                 self.assertEqual(running.objections(case, report), [], f"{case.name}:\n{report}")
 

@@ -22,6 +22,11 @@ def gradcheck(
     basis=None,
     directions=16,
     float64=True,
+    constant=(),
+    detached=(),
+    objective=None,
+    copies=None,
+    strict=False,
     timeout_s=60,
     raise_exception=True,
 ) -> GradcheckReport:
@@ -40,24 +45,49 @@ def gradcheck(
         default where there are few, else `directions` random directions. float64: whether inputs in
         narrower dtypes are tried in float64, too. timeout_s: how long a rank may wait for another.
 
+    constant: names of inputs, and of modules, that have no gradient on purpose: ("k", "encoder_k").
+    detached: lines, as the report names them, where what is detached is a constant on purpose:
+        ("moco.py:12",); True: wherever it is.
+    objective: what the ranks' losses are together: "sum" (each its own), "mean" (likewise, and each
+        rank calls backward on its own undivided), "replicated" (all ranks compute one and the same
+        loss). copies: names of inputs that are copies of one tensor on all ranks: ("x", "norm").
+        Where the objective is given and copies are not, inputs that are equal on all ranks are
+        taken for them.
+
     Returns the report, the same on every rank, or raises GradcheckError with it, on every rank,
     where the gradients are wrong or could not be judged; with raise_exception=False it is returned
-    then, too. ValueError, TypeError for arguments of this function that are wrong."""
+    then, too. Where they are right only if what is detached is meant to be a constant, and nobody
+    has said so, the verdict is "disputed", which raises with `strict` alone. ValueError, TypeError
+    for arguments of this function that are wrong."""
     __tracebackhide__ = True
     team = _team(group, timeout_s)
+    from .conventions import OBJECTIVES
     from .leading import check
     from .passes import Options
     from .team import Lost
 
+    if objective not in (None, *OBJECTIVES):
+        raise ValueError(f"objective is to be one of {', '.join(OBJECTIVES)}, not {objective!r}")
+    options = Options(rtol, basis, directions, float64,
+                      detached if detached is True else _names(detached, "detached"), objective,
+                      None if copies is None else _names(copies, "copies"))
     try:
         with team:
-            report = check(fn, inputs, dict(kwargs or {}), team,
-                           Options(rtol, basis, directions, float64))
+            report = check(fn, inputs, dict(kwargs or {}), team, options,
+                           _names(constant, "constant"))
     except Lost as lost:
         report = lost.report(team)
-    if raise_exception and not report.right:
+    accepted = ("right",) if strict else ("right", "disputed")
+    if raise_exception and report.verdict not in accepted:
         raise GradcheckError(report)
     return report
+
+
+def _names(value, what):
+    names = (value,) if isinstance(value, str) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{what} is to be names, not {value!r}")
+    return names
 
 
 def _team(group, timeout_s):

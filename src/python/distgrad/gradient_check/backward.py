@@ -11,7 +11,10 @@ from typing import Optional
 
 import torch
 
+from . import waiting
 from .executor import Probe
+from .session import Broken
+from ..words import ranks_text
 
 _RANDOM = 5
 _OTHER_GRAPHS = {
@@ -20,6 +23,8 @@ _OTHER_GRAPHS = {
     "together": "where the function is called twice in one graph the gradients are wrong: the calls"
     " share memory",
 }
+_OVERWRITTEN = ("what autograd saved for the backward is overwritten before it: with copies of it, as"
+                " they were when it was saved, the gradient is another one")
 _LAYOUTS = ("transposed", "sliced", "expanded")
 
 
@@ -32,6 +37,16 @@ class Oddity:
     text: str
     rows: Optional[torch.Tensor] = None
     is_wrong: bool = True
+    ranks: Optional[list] = None  # where it is known without rows
+    details: list = field(default_factory=list)  # lines
+
+
+class NoBackward(Exception):
+    """The backward raises, or hangs, whatever the cotangents. oddity: how."""
+
+    def __init__(self, oddity):
+        super().__init__(oddity.text)
+        self.oddity = oddity
 
 
 @dataclass
@@ -54,17 +69,23 @@ class Backward:
     oddities: list = field(default_factory=list)
     backwards: int = 0
     graph: str = "kept"
+    explanation: str = ""  # why it is wrong, where it is
 
 
 class Measurement:
     """probe(probes) -> (values by rank and probe, failures by rank); spans: slices of the input's
     coordinates, by tensor; outputs: [(name, slice of coordinates by rank that has it)] of outputs
     that take part on all ranks; beside: names of those that one node of the graph gives with
-    others."""
+    others; frozen: [(input, ranks on which it does not require grad as given)]; frozen_outputs:
+    names of outputs that do not require grad there, either; is_one_loss: whether all ranks have the
+    same loss, so that none has other cotangents than the others."""
 
-    def __init__(self, session, columns, spans, outputs, beside, rtol):
+    def __init__(self, session, columns, spans, outputs, beside, rtol, frozen=(),
+                 frozen_outputs=(), is_one_loss=False):
         self._session, self._columns, self._spans, self._outputs = session, columns, spans, outputs
         self._beside, self._rtol = beside, rtol
+        self._frozen, self._frozen_outputs = frozen, frozen_outputs
+        self._is_one_loss = is_one_loss
         self._oddities, self._count = {}, 0
         self._generator = torch.Generator().manual_seed(11)
 
@@ -80,7 +101,17 @@ class Measurement:
         return apart.nan_to_num(posinf=0)
 
     def run(self, others=True):
-        """others: whether other graphs and layouts are looked at, too."""
+        """others: whether other graphs and layouts are looked at, too. Raises NoBackward."""
+        try:
+            return self._run(others)
+        except Broken as broken:
+            failures = {rank: f for rank, f in broken.failures.items() if f}
+            if self._session.broken_by or not _is_backwards(failures):
+                raise
+            self._session.note_broken(failures)
+            raise NoBackward(_oddity_of(failures, self._session.size, "")) from None
+
+    def _run(self, others):
         zero = torch.zeros(self._columns, dtype=torch.float64)
         random = [self._random() for _ in range(_RANDOM)]
         units = torch.eye(self._columns, dtype=torch.float64)
@@ -148,6 +179,8 @@ class Measurement:
         """One plan for all of them but the first. The layouts come last: they may raise, and leave
         the ranks out of step."""
         self._look_at_absent_ones(found)
+        if self._session.broken_by:
+            return
         probes = [self._graph_probes(found), self._output_probes(found), self._layout_probes(found)]
         rows, raised = self._tolerant([probe for part in probes for probe in part])
         for part, look in zip(probes,
@@ -158,13 +191,14 @@ class Measurement:
             layouts = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
             self._note("contiguity",
                        f"backward raises where the cotangent is not contiguous ({layouts}): {text}")
+        self._look_at_frozen_ones(found)
 
     def _graph_probes(self, found):
         # As under DistributedDataParallel: each forward is followed by its backward, once
         if found.graph == "own":
             return []
         cotangent = self._random()
-        kinds = ["own", *_OTHER_GRAPHS]
+        kinds = ["own", *_OTHER_GRAPHS, "saved"]
         return [Probe(cotangent, found.graph),
                 Probe(cotangent.flip(0), found.graph)] + [Probe(cotangent, k) for k in kinds]
 
@@ -172,7 +206,11 @@ class Measurement:
         room = sum(self._room(found.matrix, probe.coefficients) for probe in probes[:2])
         for probe, row in zip(probes[2:], rows[2:]):
             like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
-            if not self._agree(row, like, room):
+            if probe.graph == "saved":
+                # It may be meant: a buffer that is saved first and filled afterwards.
+                if not self._agree(row, like, room):
+                    found.explanation = _OVERWRITTEN
+            elif not self._agree(row, like, room):
                 how = _OTHER_GRAPHS.get(probe.graph,
                                         "over a graph of its own backward gives another gradient"
                                         " than over one that is used again")
@@ -196,14 +234,47 @@ class Measurement:
         a plan of its own."""
         for i, (name, slices) in enumerate(self._outputs if found.is_linear else ()):
             rank = i % self._session.size
-            if name in self._beside and self._session.size > 1:
+            if name in self._beside and self._session.size > 1 and not self._is_one_loss:
                 cotangent, where = self._random(), f"where {name} has no part in rank {rank}'s loss"
                 cotangent[slices[rank]] = 0
                 probe = Probe(cotangent, found.graph, absent=name, only=rank,
                               doing=f"backward {where}")
-                values, _ = self._probe([probe])
-                self._hold_to_matrix(found, probe, self._session.assemble_gradients(values)[0],
-                                     where)
+                self._hold_alone(found, probe, where)
+
+    def _look_at_frozen_ones(self, found):
+        """As the inputs were given: until now all required grad on all ranks where one does."""
+        if not self._frozen or self._session.broken_by:
+            return
+        where = " and ".join(f"{x} does not require grad on {ranks_text(ranks)}"
+                             for x, ranks in self._frozen)
+        probe = Probe(self._random(), "own", as_given=True, doing=f"backward where {where}")
+        self._hold_alone(found, probe, f"where {where}")
+
+    def _hold_alone(self, found, probe, where):
+        if self._session.broken_by:
+            return
+        values, failures = self._probe([probe], tolerate=0)
+        if failures:
+            self._note_broken(failures, probe, where)
+            return
+        self._hold_to_matrix(found, probe, self._session.assemble_gradients(values)[0], where)
+
+    def _reason(self, probe):
+        if probe.absent:
+            return f"the cotangent of {probe.absent} is None on rank {probe.only}"
+        if not probe.as_given:
+            return ""
+        without = ", ".join(self._frozen_outputs)
+        return (f"{without} does not require grad there either, so that no backward of it runs"
+                if without else "needs_input_grad is False there")
+
+    def _note_broken(self, failures, probe, where):
+        """A probe in which some ranks raised, or wait for ever."""
+        if not _is_backwards(failures):
+            raise self._session.broken(failures)
+        self._session.note_broken(failures)
+        oddity = _oddity_of(failures, self._session.size, where, self._reason(probe), probe)
+        self._oddities.setdefault((oddity.name, oddity.text), oddity)
 
     def _look_at_outputs(self, found, probes, rows):
         for probe, row in zip(probes, rows):
@@ -220,7 +291,8 @@ class Measurement:
         cotangent = self._random()
         probes = [Probe(cotangent, found.graph), Probe(cotangent, found.graph, constant=True)]
         for i, layout in enumerate(_LAYOUTS):
-            for only in (None, i % self._session.size) if self._session.size > 1 else (None,):
+            alone = self._session.size > 1 and not self._is_one_loss
+            for only in (None, i % self._session.size) if alone else (None,):
                 probes.append(Probe(cotangent, found.graph, layout, only, layout == "expanded",
                                     doing=f"backward with {layout} cotangents"))
         return probes
@@ -248,12 +320,10 @@ class Measurement:
                 continue
             causes = [failure for failure in failures.values() if not failure.is_echo]
             probe = probes[len(rows)]
-            if not causes or not probe.layout:
-                raise self._session.broken(failures)
-            raised.append((probe, causes[0]))
-            if len(causes) < self._session.size:
-                self._session.note_broken(failures)
+            if len(causes) < self._session.size or not probe.layout:
+                self._note_broken(failures, probe, _condition(probe))
                 return rows + [None] * (len(probes) - len(rows)), raised
+            raised.append((probe, causes[0]))
             rows.append(None)
         return rows, raised
 
@@ -263,6 +333,7 @@ class Measurement:
         """Values by probe and rank of those done everywhere, and failures. `tolerate`: from this
         probe on they are no error."""
         values, failures, later = self._session.probe(probes, tolerate)
+        failures = {rank: f for rank, f in failures.items() if f}
         self._count += len(values)
         for by_rank in values:
             for seen in by_rank:
@@ -297,6 +368,41 @@ class Measurement:
 
     def _note(self, name, text, is_wrong=True, rows=None):
         self._oddities.setdefault((name, text), Oddity(name, text, rows, is_wrong))
+
+
+def _condition(probe):
+    if probe.layout:
+        return f"where the cotangent is {_laid(probe)}"
+    if probe.output:
+        return f"where {probe.output} alone has a part in the loss"
+    return {"own": "over a graph of its own", "used": "after another forward and backward",
+            "together": "where the function is called twice in one graph"}.get(probe.graph, "")
+
+
+def _is_backwards(failures):
+    """Whether a mistake of the backward is behind these: it raised, or ranks never meet in it."""
+    causes = [f for f in failures.values() if not f.is_echo]
+    told = causes or [f for f in failures.values() if f.states]
+    return bool(told) and all(f.is_mistake and f.doing.startswith("backward") for f in told)
+
+
+def _oddity_of(failures, size, where, reason="", probe=None):
+    """What these failures say. where: what differed from the backwards that went well."""
+    causes = {rank: f for rank, f in failures.items() if not f.is_echo}
+    states = next((f.states for f in failures.values() if f.states), None)
+    ranks = sorted(causes or failures)
+    comma = f"{where} " if where else ""
+    if causes:
+        first = causes[ranks[0]]
+        on = "on every rank" if len(ranks) == size else f"on {ranks_text(ranks)}"
+        text = f"{comma}the backward raises {on}: {first.text}"
+        details = first.traceback.rstrip().split("\n") if first.traceback else [first.where]
+    else:
+        text = f"{comma}the backward hangs: {waiting.text_of(states)}"
+        details = [f"rank {rank} waits at {s.where}" for rank, s in sorted(states.items())
+                   if s.waits() and s.where]
+    name = "contiguity" if probe and probe.layout else "other-backward"
+    return Oddity(name, text + (f" ({reason})" if reason else ""), ranks=ranks, details=details)
 
 
 def _missing(values):

@@ -10,11 +10,15 @@ import sys
 import tempfile
 import time
 
+from . import named
 from ..visible_text import on_few_lines, visible_text, without_commands
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
-_CODES = {"right": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN, "error": _BROKEN}
+_CODES = {"right": _RIGHT, "wrong": _WRONG, "disputed": _RIGHT, "undecided": _BROKEN,
+          "error": _BROKEN}
+_NOT_USERS = ("<frozen ", "<string>", "/runpy.py",
+              f'"{os.path.dirname(os.path.dirname(__file__))}/')
 _LEAVE_S = 5  # for the other ranks, once rank 0 is done
 _WHOLE_S = 3600  # for everything; a rank that hangs is reported long before
 
@@ -24,7 +28,7 @@ class UsersError(Exception):
 
 
 class _TimeOver(Exception):
-    """--total-timeout."""
+    """--total-timeout. The text: where the ranks were."""
 
 
 def main(arguments=None):
@@ -32,8 +36,7 @@ def main(arguments=None):
     options = _parser().parse_args(arguments)
     try:
         _check_options(options)
-        joins = "RANK" in os.environ and "WORLD_SIZE" in os.environ and options.ranks is None
-        result = _joined(options) if joins else _started(options)
+        result = _joined(options) if _joins(options) else _started(options)
         if result is None:  # not rank 0
             return _RIGHT
         if options.json != "-":
@@ -41,12 +44,20 @@ def main(arguments=None):
         if options.json:
             _write_json(options.json, result)
     except UsersError as error:
-        print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
+        if not _joins(options) or os.environ["RANK"] == "0":  # each has the same to say
+            print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
         return _USER
-    except _TimeOver:
+    except _TimeOver as over:
         print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
+        if str(over):
+            print(visible_text(str(over)), file=sys.stderr)
         return _TIME_OVER
-    return _CODES[result["report"]["verdict"]]
+    verdict = result["report"]["verdict"]
+    return _WRONG if verdict == "disputed" and options.strict else _CODES[verdict]
+
+
+def _joins(options):
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and options.ranks is None
 
 
 def _parser():
@@ -54,11 +65,11 @@ def _parser():
                                      description= "Measures the backward of a function on several"
                                      " ranks, and compares it with what its forward does.",
                                      epilog= "Under torchrun it joins the ranks that there are."
-                                     " Exit code: 0 right, 1 wrong, 2 bad arguments, 3 a rank"
-                                     " raised, died or hung, or nothing could be judged.")
+                                     " Exit code: 0 right or disputed, 1 wrong, 2 bad arguments,"
+                                     " 3 a rank raised, died or hung, or nothing could be judged.")
     parser.add_argument("function", metavar="FILE:FUNCTION",
                         help="losses.py:GatherLayer.apply, or package.module:function; a Module"
-                        " class is instantiated without arguments")
+                        " class is instantiated without arguments, or as written: losses.py:Loss(dim=3)")
     parser.add_argument("--ranks", type=int, help="how many are started (default: 4)")
     parser.add_argument("--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
                         type=lambda text: ("input", text),
@@ -70,6 +81,17 @@ def _parser():
     parser.add_argument("--inputs", metavar="NAME",
                         help="a function of the file that returns the inputs; it may have the"
                         " parameters rank and world_size")
+    parser.add_argument("--detached", action="append", default=[], metavar="LINE",
+                        help="what is detached at this line, losses.py:12, is a constant on"
+                        " purpose; all: wherever it is")
+    parser.add_argument("--objective", choices=("sum", "mean", "replicated"),
+                        help="what the ranks' losses are together: each its own (sum, the default),"
+                        " the same with their mean meant, or one and the same loss")
+    parser.add_argument("--copies", metavar="NAMES",
+                        help="inputs that are copies of one tensor on all ranks: x,wpe; with"
+                        " --objective alone those that are equal on all ranks")
+    parser.add_argument("--strict", action="store_true",
+                        help="exit code 1 also where the verdict is disputed")
     parser.add_argument("--dtype", choices=_DTYPES, default="float64",
                         help="of tensors that expressions make")
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
@@ -110,6 +132,10 @@ def _check_options(options):
                 f"--{name.replace('_', '-')} is a number of seconds above 0, not {seconds:g}")
     if options.max_timeout:
         options.timeout = min(options.timeout, options.max_timeout)
+    try:
+        named.look_for(options.function)
+    except named.NotThere as error:
+        raise UsersError(str(error)) from None
 
 
 def _joined(options):
@@ -120,10 +146,25 @@ def _joined(options):
     if options.backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     dist.init_process_group(options.backend)
-    result = _checked(options)
     rank = dist.get_rank()
+    errors = [None] * dist.get_world_size()
+    dist.all_gather_object(errors, _users_error(options, rank, len(errors)))
+    known = [f"rank {r}: {text}" if text != errors[0] else text
+             for r, text in enumerate(errors) if text]
+    if known:
+        raise UsersError(known[0])
+    result = _checked(options)
     dist.destroy_process_group()
     return None if rank else result
+
+
+def _users_error(options, rank, world_size):
+    """What is wrong with the arguments on this rank; None."""
+    try:
+        prepared_inputs(options, rank, world_size)
+    except UsersError as error:
+        return str(error)
+    return None
 
 
 def _started(options):
@@ -155,7 +196,7 @@ def _started(options):
                 result = json.load(file)
         except FileNotFoundError:
             if options.total_timeout and time.monotonic() >= end:
-                raise _TimeOver from None
+                raise _TimeOver(_where_they_were(failures)) from None
             result = _without_report(failures)
     if "users_error" in result:
         raise UsersError(result["users_error"])
@@ -178,6 +219,18 @@ def _without_report(failures):
         ranks.setdefault("; it wrote: ".join([f["text"], *wrote]), []).append(f["process"])
     text = "\n".join(f"{', '.join(names)}: {text}" for text, names in ranks.items())
     return {"text": text, "report": {"verdict": "error", "text": text}}
+
+
+def _where_they_were(failures):
+    """The user's lines of ranks that hang, the innermost first."""
+    lines_of = {}
+    for failure in failures:
+        own = [line.strip() for line in failure["text"].splitlines()
+               if line.startswith("  File") and not any(part in line for part in _NOT_USERS)]
+        if failure["kind"] == "hang" and own:
+            lines_of.setdefault("\n".join(f"  {line}" for line in own), []).append(
+                failure["process"])
+    return "\n".join(f"{', '.join(names)} was at\n{text}" for text, names in lines_of.items())
 
 
 def _rank_of(name):
@@ -215,6 +268,10 @@ def _checked(options):
     function, inputs, kwargs = prepared_inputs(options, dist.get_rank(), dist.get_world_size())
     report = gradcheck(function, inputs, kwargs=kwargs, rtol=options.rtol,
                        directions=options.directions, timeout_s=options.timeout,
+                       objective=options.objective,
+                       copies=options.copies and [name.strip() for name in
+                                                  options.copies.split(",")],
+                       detached="all" in options.detached or tuple(options.detached),
                        raise_exception=False)
     if [error["doing"] for error in report.errors] == ["arguments"]:
         raise UsersError(report.errors[0]["text"])
@@ -228,16 +285,19 @@ def prepared_inputs(options, rank, world_size):
     from ..ranks import adapters_loading
     from ..ranks.call import SubjectError
 
-    place, _, name = options.function.rpartition(":")
+    place, name, call = named.parts_of(options.function)
     try:
         module = adapters_loading.load_module(place)
         function = adapters_loading.find_name(module, name, place)
         maker = options.inputs and adapters_loading.find_name(module, options.inputs, place)
     except SubjectError as error:
         raise UsersError(str(error)) from None
+    if call:
+        function = _called(name + call, module, options, rank, world_size)
     if isinstance(function, type) and issubclass(function, torch.autograd.Function):
         function = function.apply
     elif isinstance(function, type) and issubclass(function, torch.nn.Module):
+        _check_constructor(function, options)
         torch.manual_seed(rank)
         function = function().to(getattr(torch, options.dtype))
     if not callable(function):
@@ -249,6 +309,35 @@ def prepared_inputs(options, rank, world_size):
     if maker:
         return function, _made(maker, rank, world_size), {}
     return function, *_evaluated(options, rank, world_size, device)
+
+
+def _called(text, module, options, rank, world_size):
+    """What a call gives that is written out: Loss(temperature=0.1)."""
+    import torch
+
+    torch.manual_seed(rank)
+    try:
+        made = eval(text, {**vars(module), "rank": rank, "world_size": world_size})
+    except Exception as error:  # whatever the user's code raises
+        raise UsersError(f"{options.function}: {type(error).__name__}: {error}") from None
+    return made.to(getattr(torch, options.dtype)) if isinstance(made, torch.nn.Module) else made
+
+
+def _check_constructor(module_class, options):
+    """Raises UsersError where a module's class is not made without arguments, with the call that
+    makes one."""
+    import inspect
+
+    try:
+        parameters = list(inspect.signature(module_class).parameters.values())
+    except (TypeError, ValueError):
+        return
+    needed = [p.name for p in parameters if p.default is p.empty
+              and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if needed:
+        of = ", ".join(f"{name}=..." for name in needed)
+        raise UsersError(f"{options.function} is made of {', '.join(needed)}: write the call out,"
+                         f" '{options.function}({of})'")
 
 
 def _made(maker, rank, world_size):

@@ -1,5 +1,5 @@
-"""What a function takes out of autograd on purpose, held while its inputs are moved: codes that are
-computed under no_grad, the keys of a momentum encoder."""
+"""What a function takes out of autograd, held while its inputs are moved: codes that are computed
+under no_grad, the keys of a momentum encoder."""
 
 import sys
 
@@ -11,26 +11,35 @@ from torch.utils._pytree import tree_map
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
 
+_TENSOR = torch.Tensor
+_DETACHES = {_TENSOR.detach: "detach()", torch.detach: "detach()", _TENSOR.data.__get__: ".data"}
+_NUMBERS = {_TENSOR.item: ".item()", _TENSOR.__float__: "float()", _TENSOR.tolist: ".tolist()"}
+_COLLECTIVES = {"allgather": "all_gather", "_allgather": "all_gather", "allreduce": "all_reduce",
+                "reduce_scatter": "reduce_scatter", "broadcast": "broadcast"}
+
 
 class Held(TorchDispatchMode):
-    """Around calls of the function. The first records what detach() gives and what is computed with
-    under no_grad, of tensors in the graph; the others get these values again, in the same order.
-    What autograd.Functions do inside is theirs. `places`: where; `is_lost`: whether a call detached
-    other tensors than the first."""
+    """Around calls of the function. The first records what detach(), .data and .item() give of
+    tensors in the graph, and which of these are computed with under no_grad; the others get these
+    values again, in the same order. What autograd.Functions do inside is theirs.
 
-    def __init__(self):
+    only: the lines that are held, None: all; but: one that is not. places: {line: what it does};
+    is_lost: whether a call detached other tensors than the first."""
+
+    def __init__(self, only=None, but=None):
         super().__init__()
-        self.places, self.is_lost = [], False
+        self.places, self.is_lost = {}, False
+        self._only, self._but = only, but
         self._values, self._next, self._is_first = [], 0, True
-        self._detaching = _Detaching(self._constant)
+        self._functions = _Functions(self.constant)
 
     def __enter__(self):
         self._next = 0
-        self._detaching.__enter__()
+        self._functions.__enter__()
         return super().__enter__()
 
     def __exit__(self, *raised):
-        self._detaching.__exit__(*raised)
+        self._functions.__exit__(*raised)
         self.is_lost = self.is_lost or (not self._is_first and self._next < len(self._values))
         self._is_first = False
         return super().__exit__(*raised)
@@ -38,27 +47,32 @@ class Held(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if not torch.is_grad_enabled():
-            args, kwargs = tree_map(lambda x: self._constant(x) if _is_cut(x) else x,
+            what = _under_no_grad(func)
+            args, kwargs = tree_map(lambda x: self.constant(x, what) if _is_cut(x) else x,
                                     (args, kwargs))
         return func(*args, **kwargs)
 
     without_dynamo(__torch_dispatch__)
 
-    def _constant(self, x):
+    def constant(self, x, what):
+        """What is held in the place of `x`, a tensor or a number."""
+        where = place()
+        if where == self._but or self._only is not None and where not in self._only:
+            return x
         if self._is_first:
-            self._values.append(x.detach().clone())
-            if (where := place()) not in self.places:
-                self.places.append(where)
+            self._values.append(x.detach().clone() if isinstance(x, _TENSOR) else x)
+            self.places.setdefault(where, what)
             return x
         at, self._next = self._next, self._next + 1
-        if at >= len(self._values) or self._values[at].shape != x.shape:
+        kept = self._values[at] if at < len(self._values) else None
+        if getattr(kept, "shape", type(kept)) != getattr(x, "shape", type(x)):
             self.is_lost = True
             return x
-        return self._values[at].clone()
+        return kept.clone() if isinstance(kept, _TENSOR) else kept
 
 
-class _Detaching(TorchFunctionMode):
-    """Calls of detach(). Below autograd, it detaches what backward needs, too."""
+class _Functions(TorchFunctionMode):
+    """Calls of detach() and the like. Below autograd, it detaches what backward needs, too."""
 
     def __init__(self, held):
         super().__init__()
@@ -66,14 +80,22 @@ class _Detaching(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        detaches = func in (torch.Tensor.detach, torch.detach) and _is_cut(args[0])
-        return self._held(result) if detaches else result
+        what = _DETACHES.get(func) or _NUMBERS.get(func)
+        return self._held(result, what) if what and _is_cut(args[0]) else result
 
     without_dynamo(__torch_function__)
 
 
+def _under_no_grad(func):
+    if func.namespace not in ("c10d", "_c10d_functional"):
+        return "no_grad"
+    name = func._schema.name.partition("::")[2]
+    known = next((said for start, said in _COLLECTIVES.items() if name.startswith(start)), name)
+    return f"{known} under no_grad"
+
+
 def _is_cut(x):
-    return isinstance(x, torch.Tensor) and x.requires_grad and not _in_a_function()
+    return isinstance(x, _TENSOR) and x.requires_grad and not _in_a_function()
 
 
 def _in_a_function():

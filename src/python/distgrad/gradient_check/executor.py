@@ -41,6 +41,9 @@ class Failure:
     index: int
     doing: str
     is_echo: bool
+    # Of all ranks {rank: waiting.State}, where these never meet
+    states: Optional[dict] = None
+    is_mistake: bool = True  # and not a lack of memory, or of time
 
 
 @dataclass
@@ -58,10 +61,12 @@ class Probe:
 
     graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another
         forward and backward came between), "together" (one backward for two calls, the other with
-        reversed coefficients; the sum of both gradients).
+        reversed coefficients; the sum of both gradients), "saved" (its own, and what autograd saves
+        is copied at once).
     layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
         elements of a cotangent are its first coefficient; output: the only one that takes part;
         absent: the one that does not on rank `only`.
+        as_given: inputs require grad on those ranks alone where the caller's do.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
         (0: not), and all that is made of them moved by roundings, too."""
 
@@ -72,6 +77,7 @@ class Probe:
     constant: bool = False
     output: Optional[str] = None
     absent: Optional[str] = None
+    as_given: bool = False
     nudge: float = 0.0
     doing: str = "backward"
 
@@ -95,8 +101,9 @@ class Executor:
         result, start = Result(), time.monotonic()
         self._doing = "forward"
         try:
-            for value in getattr(self, action)(*arguments):
-                result.values.append(value)
+            with self._team.watch.one_plan():
+                for value in getattr(self, action)(*arguments):
+                    result.values.append(value)
         except Exception as error:
             self._kept = None
             result.failure = self._failure(error, len(result.values))
@@ -104,19 +111,31 @@ class Executor:
         return result
 
     def _failure(self, error, index):
-        failure = _failure(error, index, self._doing)
+        failure = replace(_failure(error, index, self._doing), states=self._team.watch.states(),
+                          is_mistake=not isinstance(error, (MemoryError, TimeoutError,
+                                                            torch.OutOfMemoryError)))
         hung_at = self._team.watch.hung_at
         if not (failure.is_echo and hung_at):
             return failure
         text = f"not done after {self._team.timeout_s:g} s, but at"
-        return replace(failure, text=text, where="", traceback=hung_at, is_echo=False)
+        return replace(failure, text=text, where="", traceback=hung_at, is_echo=False,
+                       is_mistake=False)
 
     # -- actions: each yields values
 
     def start(self):
-        """The inputs, then what use() gives for the dtypes that they have."""
+        """The inputs, then what use() gives for the dtypes that they have, then names of constants
+        that no input has."""
         self.subject = self._make_subject()
         yield [_described_input(leaf) for leaf in self.subject.leaves]
+        yield from self.use(None)
+        yield self.subject.unknown_constants()
+        yield self.subject.frozen()
+
+    def thaw(self, names):
+        """From now on these inputs require grad where they do not as the caller has them. Then what
+        use() gives."""
+        self.subject.thaw(names)
         yield from self.use(None)
 
     def use(self, dtype):
@@ -154,15 +173,30 @@ class Executor:
                           has_backward=False)
         self.subject.held.settle(STEPS)
 
-    def hold(self):
-        """From now on what the function detaches stays as it is at the inputs. Where it detaches
-        something, and whether outputs are the same by that."""
+    def hold(self, only=None):
+        """From now on what the function detaches (at the lines `only`, None: at all) stays as it
+        is at the inputs. Where it detaches something, and whether outputs are the same by that."""
         before = self._forward(has_backward=False)
-        self.subject.held = held = Held()
+        self.subject.held = held = Held(only)
         self._forward(has_backward=False)
         after = self._forward(has_backward=False)
-        same = all(torch.equal(a.tensor, b.tensor) for a, b in zip(before.outputs, after.outputs))
-        yield {"places": held.places, "same": same and not held.is_lost}
+        yield {"places": held.places, "same": _alike(before, after) and not held.is_lost}
+
+    def matter(self, places):
+        """For each line, whether outputs at other inputs change when it alone is not held."""
+        all_held = self._at_other_inputs(Held())
+        for place in places:
+            yield not _alike(all_held, self._at_other_inputs(Held(but=place)))
+
+    def _at_other_inputs(self, held):
+        moves = [1 / 64 * leaf.base.detach().to("cpu", torch.float64).abs().clamp_min(1 / 64)
+                 for leaf in self.subject.leaves]
+        self.subject.held = held
+        try:
+            self._forward(has_backward=False)
+            return self._forward(moves, has_backward=False)
+        finally:
+            self.subject.held = contextlib.nullcontext()
 
     def release(self):
         """Whether all calls since hold() detached what the first did."""
@@ -177,7 +211,7 @@ class Executor:
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
             self._doing = probe.doing
-            with self._shaking(probe):
+            with self._shaking(probe), self.subject.as_given(probe.as_given):
                 seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
@@ -212,7 +246,10 @@ class Executor:
             # the first's is made.
             return [self._call(prepared) for prepared in [self.subject.prepared(),
                                                           self.subject.prepared()]]
-        run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
+        saving = (torch.autograd.graph.saved_tensors_hooks(_copied, lambda x: x)
+                  if probe.graph == "saved" else contextlib.nullcontext())
+        with saving:
+            run = self._forward(self._nudges(probe.nudge) if probe.nudge else None)
         if probe.graph == "used":
             other = self._forward(self._elsewhere())
             self._backward([other], Probe(probe.coefficients.flip(0)))
@@ -310,6 +347,14 @@ def laid_out(x, layout):
     return x.clone(memory_format=torch.contiguous_format)
 
 
+def _copied(x):
+    return x.detach().clone()
+
+
+def _alike(a, b):
+    return all(torch.equal(x.tensor, y.tensor) for x, y in zip(a.outputs, b.outputs))
+
+
 def _dense(gradient):
     if gradient is None or gradient.layout == torch.strided:
         return gradient
@@ -321,13 +366,23 @@ def _described_input(leaf):
     size = float(values.square().mean().sqrt()) if len(values) else 0.0
     return {"name": leaf.name, "shape": tuple(leaf.base.shape), "dtype": leaf.base.dtype,
             "size": size, "device": leaf.base.device.type,
-            "values": values if len(values) <= _MOST_VALUES else None}
+            "values": values if len(values) <= _MOST_VALUES else None,
+            "digest": _digest(leaf.base)}
+
+
+def _digest(x):
+    """(shape, numbers) by which ranks see whether they have the same tensor: its norm, and sums
+    with random weights."""
+    flat = x.detach().to("cpu", torch.float64).reshape(-1)
+    generator = torch.Generator().manual_seed(3)
+    weights = torch.randn(2, len(flat), generator=generator, dtype=torch.float64)
+    return tuple(x.shape), [float(flat.norm()), *(weights @ flat).tolist()]
 
 
 def _described_output(output, outputs):
     y = output.tensor
     beside = y.requires_grad and sum(o.tensor.grad_fn is y.grad_fn for o in outputs) > 1
-    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype,
+    return {"name": output.name, "shape": tuple(y.shape), "dtype": y.dtype, "digest": _digest(y),
             "requires_grad": y.requires_grad, "has_beside": beside}
 
 

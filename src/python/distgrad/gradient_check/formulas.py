@@ -27,6 +27,8 @@ class Names:
     gradient: str = "x̄"
     cotangent: str = "ȳ"
     output: str = "y"
+    derivative: str = "J"  # what that of the output is called
+    by: str = "rank r's input"  # what it is the derivative by
 
 
 def bar(name):
@@ -85,12 +87,12 @@ def bases_of(pair):
     found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
     found.append(
         Base(lambda a, b: None if pair.right_is_zero(a, b) else pair.right[a][b], _jacobian_term,
-             "J_{{k,r}}: the derivative of rank k's {output} by rank r's input"))
+             "{derivative}_{{k,r}}: the derivative of rank k's {output} by {by}"))
     return found
 
 
 def _jacobian_term(names, a, k, b):
-    return f"J_{{{k},{a}}}ᵀ {names.cotangent}_{_index(k)}"
+    return f"{names.derivative}_{{{k},{a}}}ᵀ {names.cotangent}_{_index(k)}"
 
 
 def _slices(pair):
@@ -133,8 +135,9 @@ def _common(pair):
     if found is None:
         return None
     return Base(lambda a, b: found.get(a),
-                lambda names, a, k, b: f"J_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
-                "J_r: the derivative of {output}, the same on all ranks, by rank r's input")
+                lambda names, a, k, b:
+                f"{names.derivative}_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
+                "{derivative}_r: the derivative of {output}, the same on all ranks, by {by}")
 
 
 def _first_by(pair, key, exact=False):
@@ -355,7 +358,8 @@ def _signed(c, text):
 
 
 def _legend(base, names, lines):
-    text = base.legend.format(output=names.output, cotangent=names.cotangent)
+    text = base.legend.format(output=names.output, cotangent=names.cotangent,
+                              derivative=names.derivative, by=names.by)
     if any("r+" in line or "r-" in line for line in lines):
         text = "; ".join(part for part in (text, "ranks counted modulo N") if part)
     return text

@@ -9,10 +9,11 @@ import torch
 
 from ..words import ranks_text
 from .blocks import Pair
+from .conventions import OneLoss
 from .formulas import Names, bar, bases_of, formula, number
 from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exchanged_on,
                          mistake_in, objectives, roundings_of)
-from .report import Finding
+from .report import Dispute, Finding
 
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
 _NO_SHARE, _MOST_SHARES = 1e-6, 12
@@ -35,10 +36,12 @@ class Judgement:
     """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured;
     rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
     elements, where known; scatter: how far roundings move the elements of the measured map, where
-    that was looked at; is_known: whether the derivative is that of a wider dtype."""
+    that was looked at; is_known: whether the derivative is that of a wider dtype; accused: pairs
+    (input, output) that may be wrong, None: all; derivative_name: in formulas; convention: which
+    gradients are right, None: those of the sum of all ranks' own losses."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
-                 is_known=False):
+                 is_known=False, accused=None, derivative_name="J", convention=None):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
@@ -47,6 +50,12 @@ class Judgement:
         self.paired = 0  # findings that are about pairs of an input and an output
         self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
+        self._accused, self._letter = accused, derivative_name
+        self._convention = convention
+        self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
+        self.zero = set()  # (input, output) whose right gradient is 0
+        self.excused = []  # texts of pairs that are wrong, and not accused
+        self.disputes = []
         self.findings = []
         self.formulas, self.legends = {}, []
         self.right_for = []  # texts
@@ -62,8 +71,9 @@ class Judgement:
         for oddity in odd:
             rows = range(len(self._backward.matrix)
                         ) if oddity.rows is None else oddity.rows.nonzero().flatten().tolist()
-            ranks = self._ranks_of(rows)
-            self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype))
+            ranks = self._ranks_of(rows) if oddity.ranks is None else oddity.ranks
+            self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype,
+                                         details=oddity.details))
         if self.is_linear:
             self._judge_pairs()
         elif not unsteady:
@@ -73,16 +83,24 @@ class Judgement:
     # -- pairs
 
     def _judge_pairs(self):
-        right_for, within, wrong = {}, [], []
+        right_for, within, wrong, of_one_loss = {}, [], [], []
         if self._inputs.kind == "whole":
             self.findings += self._of_the_whole()
             self.is_of_maps = bool(self.findings)
             return
         for x, inputs in _variables(self._inputs).items():
             for y, outputs in _variables(self._outputs).items():
-                pair = self._pair(inputs, outputs)
-                names = Names(bar(x), bar(y), y)
+                names = Names(bar(x), bar(y), y, self._letter,
+                              self._convention.by(x, self._ranks) if self._convention else Names.by)
+                one_loss = self._of_one_loss(inputs, outputs, x, names)
+                if one_loss:
+                    of_one_loss += self._judge_one_loss(one_loss, x, y)
+                    continue
+                pair = self._pair(inputs, outputs, x)
                 right_for.setdefault(x, []).append(objectives(pair))
+                if pair.wrong() and self._accused and (x, y) not in self._accused:
+                    self.excused.append(f"{y} -> {x}")
+                    continue
                 if not pair.wrong():
                     self._add_right(pair, x, names)
                     within.append((pair, x, names))
@@ -90,11 +108,15 @@ class Judgement:
                 wrong.append((pair, x, names))
         exchanged = self._exchanged(wrong)
         found = [self._finding(*each, exchanged.get(i)) for i, each in enumerate(wrong)]
-        if found and self._ranks > 1:
+        found += of_one_loss
+        self.wrong = {(f.inputs[0], f.outputs[0]): replace(f, inputs=f.inputs[:],
+                                                           outputs=f.outputs[:]) for f in found}
+        if found and self._ranks > 1 and not self._convention:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
-        ties = [] if found else self._ties(self._backward.matrix)
+        # What hangs together is known of the sum of all losses alone.
+        ties = [] if found or self._convention else self._ties(self._backward.matrix)
         if ties or wrong and all(self._is_only_at_kinks(pair) for pair, *_ in wrong):
             merged = self._scaled_ties(wrong + within) or merged
         if ties and not merged:
@@ -109,8 +131,52 @@ class Judgement:
         wrong = pair.excess(0, 0)[~d.open.T & (d.low == d.high).T] > 0
         return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
+    def _of_one_loss(self, inputs, outputs, x, names):
+        """OneLoss of this pair; None where it is judged rank by rank."""
+        if not self._convention or not self._convention.is_one_loss(names.output):
+            return None
+        pair, is_copy = self._pair(inputs, outputs), x in self._convention.copies
+        if not OneLoss.is_one_function(pair, is_copy):
+            return None
+        return OneLoss(pair, x, names, is_copy)
+
+    def _judge_one_loss(self, one_loss, x, y):
+        """[Finding] where it is wrong."""
+        if one_loss.wrong():
+            if not self._accused or (x, y) in self._accused:
+                return [one_loss.finding(self.dtype)]
+            self.excused.append(f"{y} -> {x}")
+        elif one_loss.right_is_zero():
+            self.zero.add((x, y))
+        else:
+            self.formulas[f"{y}, {x}"] = [one_loss.formula()]
+            if one_loss.legend() not in self.legends:
+                self.legends.append(one_loss.legend())
+        return []
+
+    def outputs(self):
+        return _variables(self._outputs)
+
+    def disputed_by(self, held):
+        """A Dispute for each pair that is wrong, and right by the Judgement `held`, which keeps the
+        formulas of the other pairs."""
+        found = []
+        for (x, y), finding in self.wrong.items():
+            if (x, y) in held.wrong or held.is_of_maps and not held.wrong:
+                continue
+            measured = held.formulas.pop(f"{y}, {x}", [])
+            if (x, y) in held.zero:
+                measured = [f"{bar(x)}_r = 0"]
+            found.append(Dispute(finding.name, finding.text, [x], [y], finding.ranks, measured,
+                                 finding.right, finding.legend, is_constant=all(
+                                     (x, other) in held.zero for other in held.outputs())))
+        if not self.wrong and self.findings and not held.findings:
+            found = [Dispute(f.name, f.text, ranks=f.ranks) for f in self.findings]
+        return found
+
     def _add_right(self, pair, x, names):
         if all(pair.right_is_zero(r, k) for r, k in pair.pairs()):
+            self.zero.add((x, names.output))
             return
         right = formula(pair.right, pair.room, bases_of(pair), names)
         if right:
@@ -148,12 +214,31 @@ class Judgement:
         details = ([] if measured and measured[0] != (right and right[0])
                    else self._details(pair, names, grid))
         legends = dict.fromkeys(f[1] for f in (measured, right) if f and f[1])
+        if self._backward.explanation:
+            first = replace(first, name="stale-or-aliased", text=self._backward.explanation)
+        details += self._where(pair, x)
         return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
                        list(first.ranks),
                        measured[0] if measured and not (right and measured[0] == right[0]) else [],
                        right[0] if right else [], "; ".join(legends),
                        grid and [[number(c) for c in row] for row in grid],
                        self.is_linear, details, self.dtype)
+
+    def _where(self, pair, x):
+        """A line with the elements that are wrong, where these are few."""
+        if not pair.by_element:
+            return []
+        rows = [(r, i) for r in range(pair.ranks) for i in torch.stack(
+            [(pair.excess(r, k) > 0).any(1) for k in range(pair.ranks)]).any(0).nonzero().flatten(
+            ).tolist()]
+        if not 0 < len(rows) <= min(_MOST_DETAILS, sum(len(row[0]) for row in pair.right) // 8):
+            return []
+        told = []
+        for r, i in rows:
+            shape = pair.row_shapes[r] if r < len(pair.row_shapes) else ()
+            index = [int(j) for j in torch.unravel_index(torch.tensor(i), shape)] if shape else [i]
+            told.append(f"{x}{index} on rank {r}")
+        return [f"wrong in {', '.join(told)} alone"]
 
     def _but_for_a_factor(self, pair):
         """The Mistake where the gradient, divided by a number that may be one, is right at kinks,
@@ -191,8 +276,9 @@ class Judgement:
                          f" {float(measured[i, j]):.6g}, right {float(right[i, j]):.6g}")
         return lines
 
-    def _pair(self, inputs, outputs):
-        """The blocks of one variable each, by rank."""
+    def _pair(self, inputs, outputs, x=None):
+        """The blocks of one variable each, by rank. x: the input's name, where they are to be the
+        convention's."""
         ranks = range(self._ranks)
         rows = [_span(self._inputs, r, inputs) for r in ranks]
         columns = [_span(self._outputs, k, outputs) for k in ranks]
@@ -205,10 +291,13 @@ class Judgement:
         right, measured = grid(d.matrix.T.masked_fill(d.open.T, 0)), grid(
             self._backward.matrix.masked_fill(d.open.T, 0))
         low, high = grid(d.low.T.masked_fill(d.open.T, 0)), grid(d.high.T.masked_fill(d.open.T, 0))
+        room = grid(self._room_of_all)
+        if x is not None and self._convention:
+            right, low, high, room = (self._convention.grid(g, x) for g in (right, low, high, room))
         has_kinks = any(bool((h > l).any()) for r in ranks for h, l in zip(high[r], low[r]))
         if has_kinks:
             right = [_likely(right[r], measured[r], low[r], high[r]) for r in ranks]
-        return Pair(right, measured, grid(self._room_of_all),
+        return Pair(right, measured, room,
                     self._identities(inputs, outputs, right), low if has_kinks else None,
                     high if has_kinks else None, self._zero_rows(inputs, rows),
                     self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])

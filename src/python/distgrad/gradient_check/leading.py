@@ -10,10 +10,10 @@ from .subject import Subject
 from .team import Lost
 
 
-def check(function, inputs, kwargs, team, options):
-    """GradcheckReport, the same on every rank. Raises Lost where rank 0 is not heard of any
-    more."""
-    executor = Executor(lambda: Subject(function, inputs, kwargs), team)
+def check(function, inputs, kwargs, team, options, constant=()):
+    """GradcheckReport, the same on every rank. constant: names of inputs that are not moved.
+    Raises Lost where rank 0 is not heard of any more."""
+    executor = Executor(lambda: Subject(function, inputs, kwargs, constant), team)
     try:
         return _lead(team, executor, options) if team.leads() else _follow(team, executor)
     finally:

@@ -8,9 +8,11 @@ import torch
 
 from ..words import ranks_text
 from . import backward, forward, nearby
+from .conventions import Convention
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of
 from .report import Finding, GradcheckReport
+from .subject import is_part
 
 # That rounding may do, relative to the largest; by bytes of an element
 _ULPS = {8: 4096, 4: 512, 2: 8}
@@ -18,6 +20,7 @@ _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tri
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
 _NARROW = 1e-12  # the eps of float64 is less, that of others more
+_ALIKE = 1e-6  # of a tensor's norm: so much copies may differ
 _MOST_NAMED = 4  # elements
 _MOSTLY = 0.5  # of the gradients that were measured
 _BLIND = 0.2  # of the largest derivative: by so much differences must not be off
@@ -34,32 +37,47 @@ class _IsRandom(Exception):
 @dataclass
 class Options:
     """basis: whether every element is tried, None: where there are few; directions: random ones
-    else."""
+    else. detached: lines where what is detached is meant to be a constant; True: at all."""
 
     rtol: Optional[float] = None
     basis: Optional[bool] = None
     directions: int = 16
     float64: bool = True
+    detached: "tuple | bool" = ()
+    objective: Optional[str] = None  # of conventions
+    copies: Optional[tuple] = None  # inputs that are copies of one tensor; None: those that seem so
 
 
 class Check:
     def __init__(self, session, options):
         self._session, self._options = session, options
         self.notes, self._shown = [], []
-        # Where the function detaches what has to be a constant, and the derivative with that
-        self._constants, self._held = [], None
+        self._frozen_outputs = []  # of no graph on some rank, as the inputs were given
+        self._without_grad = {}  # output -> ranks on which it does not require grad, of some
+        # The derivative with what the function detaches as a constant, and {line: what it does}
+        self._held, self._places = None, {}
 
     def run(self):
         started, _ = self._session.run("start")
         self._inputs = [result.values[0] for result in started]
+        unknown = set.intersection(*(set(result.values[2]) for result in started))
+        if unknown:
+            raise CannotCheck(f"constant: there is no input {', '.join(sorted(unknown))}")
         if not any(self._inputs):
             raise CannotCheck("no input requires grad on any rank")
         if not any(torch.Size(i["shape"]).numel() for inputs in self._inputs for i in inputs):
             raise CannotCheck("no input that requires grad has an element on any rank")
-        first = self._outputs_of([result.values[1] for result in started])
+        found = [result.values[1] for result in started]
+        self._frozen = self._frozen_somewhere([result.values[3] for result in started])
+        if self._frozen:
+            thawed, _ = self._session.run("thaw", [name for name, _ in self._frozen])
+            before, found = found, [result.values[0] for result in thawed]
+            self._frozen_outputs = _newly_attached(before, found)
+        first = self._outputs_of(found)
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
         self._outputs = self._judged(wide or first)
+        self._convention = self._agreed()
         self._dtypes = {torch.float64: self._dtypes_of(wide or first),
                         None: self._dtypes_of(first)}
         if not any(self._outputs):
@@ -68,6 +86,8 @@ class Check:
             raise CannotCheck("the function returns no tensor with an element on any rank")
         try:
             return self._report(self._passes(wide is not None))
+        except backward.NoBackward as raised:
+            return self._without_backward(raised.oddity)
         except _IsRandom:
             finding = Finding(
                 "nondeterministic",
@@ -76,6 +96,14 @@ class Check:
                                    notes=self.notes)
 
     # -- the first runs
+
+    def _frozen_somewhere(self, by_rank):
+        """[(input, ranks on which it does not require grad)] of those that do on others."""
+        moved = {i["name"] for inputs in self._inputs for i in inputs}
+        names = [name for name in dict.fromkeys(n for on_rank in by_rank for n in on_rank)
+                 if name in moved]
+        return [(name, [r for r, on_rank in enumerate(by_rank) if name in on_rank])
+                for name in names]
 
     def _outputs_of(self, found):
         """The outputs by rank, of what the first run in a dtype gave on each."""
@@ -102,6 +130,7 @@ class Check:
     def _judged(self, by_rank):
         """By rank the outputs that are judged, as Tensors: those that require grad somewhere, or
         all where none does."""
+        self._first_outputs = by_rank
         names = list(dict.fromkeys(o["name"] for outputs in by_rank for o in outputs))
         judged = {o["name"] for outputs in by_rank for o in outputs if o["requires_grad"]
                  } or set(names)
@@ -111,6 +140,8 @@ class Check:
             without = [r for r, outputs in enumerate(by_rank) for o in outputs
                        if o["name"] == name and not o["requires_grad"]]
             if without:
+                if name in judged and len(without) < len(by_rank):
+                    self._without_grad[name] = without
                 so = "" if name in judged else ": it was not checked"
                 self._note(f"{name} does not require grad on {ranks_text(without)}{so}.")
         self._note_structures(by_rank)
@@ -135,10 +166,39 @@ class Check:
                           for names, ranks in kinds.items()]
             self._note(f"The ranks return different structures: {'; '.join(structures)}.")
 
+    def _agreed(self):
+        """The Convention, where the caller asks for one."""
+        options = self._options
+        if options.objective is None and options.copies is None:
+            return None
+        digests = [{i["name"]: i["digest"] for i in on_rank} for on_rank in self._inputs]
+        equal = [name for name in digests[0] if _are_alike([d.get(name) for d in digests])]
+        known = dict.fromkeys(name for on_rank in digests for name in on_rank)
+        copies = [name for name in known if options.copies is not None
+                  and any(is_part(name, whole) for whole in options.copies)]
+        for whole in options.copies or ():
+            if not any(is_part(name, whole) for name in known):
+                raise CannotCheck(f"copies: there is no input {whole} that requires grad")
+        unlike = [name for name in copies if name not in equal]
+        if unlike:
+            raise CannotCheck(f"copies: {', '.join(unlike)} is not equal on all ranks")
+        is_assumed = options.copies is None
+        found = Convention(options.objective or "sum", tuple(equal if is_assumed else copies),
+                           is_assumed and bool(equal), tuple(self._alike()))
+        self._show(found.text())
+        return found
+
+    def _alike(self):
+        """Names of outputs that are equal on all ranks."""
+        digests = [{o["name"]: o["digest"] for o in on_rank} for on_rank in self._first_outputs]
+        return [name for name in digests[0] if _are_alike([d.get(name) for d in digests])]
+
     # -- passes
 
     def _passes(self, has_wide):
-        kind = "elements" if self._is_small() else "whole"
+        # A direction of all ranks' tensors together does not tell what is whose.
+        large = "blocks" if self._convention else "whole"
+        kind = "elements" if self._is_small() else large
         judgements, derivative = [], None
         for dtype in (torch.float64, None) if has_wide else (None,):
             if judgements:
@@ -175,20 +235,22 @@ class Check:
                                        _same_elements(inputs), _same_elements(outputs),
                                        _of_ranks(inputs), self._ties(inputs), computed)
         is_new = derivative is None
-        derivative = forwards.run() if is_new else derivative
+        derivative = self._derivative(forwards) if is_new else derivative
         if not derivative.repeats:
             raise _IsRandom
         used = self._computed_in(dtypes, returned, derivative)
         measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
 
-        def judge(scatter=None, of=None):
+        def judge(scatter=None, of=None, **more):
             return Judgement(inputs, outputs, of or derivative, measured, rtol, self._values(),
-                             name, scatter, not is_new).run()
+                             name, scatter, not is_new, convention=self._convention,
+                             **more).run()
 
         judgement, scatter = judge(), None
         stirred = (forwards.stirred(derivative, measured.matrix)
-                   if is_new and judgement.is_of_maps and not self._session.broken_by else None)
+                   if is_new and judgement.is_of_maps and not self._options.detached
+                   and not self._session.broken_by else None)
         if stirred:
             derivative = stirred
             judgement = judge()
@@ -208,22 +270,59 @@ class Check:
             self._note(f"In {name} roundings on the way move gradients by up to {share:.1%} of the"
                        " largest: the backward was held to a few times that." if share < 1 else
                        f"In {name} roundings on the way are more than what is left of gradients.")
-        if _may_be_by_constants(judgement, kind) and not self._session.broken_by:
+        if judgement.is_of_maps and kind != "whole" and not self._session.broken_by:
             if is_new:
                 self._hold(forwards)
-            held = judge(scatter, self._held) if self._held else judgement
-            if not held.findings or not _is_unnamed(held):
-                judgement = held
-                if held.findings:
-                    self._note(f"What is detached at {', '.join(self._constants)} was taken for a"
-                               " constant: the findings are what is wrong besides.")
+            if self._held:
+                judgement = self._by_both(judgement, lambda **more: judge(scatter, **more))
         self._show_measured(kind, judgement, inputs, outputs, derivative, measured)
         return judgement, derivative
 
+    # -- what is detached
+
+    def _derivative(self, forwards):
+        """With what is detached where the caller says so as a constant."""
+        declared = self._options.detached
+        if not declared:
+            return forwards.run()
+        found, places = self._session.with_detached_held(
+            forwards.run, None if declared is True else tuple(declared))
+        unknown = [] if declared is True else [line for line in declared if line not in places]
+        if unknown or not places:
+            _, known = self._session.with_detached_held(lambda: None)
+            where = f"at {', '.join(unknown)}" if unknown else "anywhere"
+            raise CannotCheck(f"detached: the function detaches nothing {where}"
+                              + (f"; it does at {', '.join(known)}" if known else ""))
+        if found is None:
+            raise CannotCheck(f"detached: what is detached at {', '.join(places)} is written to, or"
+                              " is not the same in each call: it cannot be held as a constant")
+        return found
+
     def _hold(self, forwards):
-        found = self._session.with_detached_held(forwards.run)
-        if found and found[0].repeats:
-            self._held, self._constants = found
+        found, places = (None, {}) if self._options.detached is True else \
+            self._session.with_detached_held(forwards.run)
+        if found and found.repeats:
+            self._held = found
+            self._places = self._session.those_that_matter(places)
+
+    def _by_both(self, whole, judge):
+        """The Judgement of what is wrong whether what is detached is a constant or not. What is
+        right if it is one becomes a dispute."""
+        held = judge(of=self._held, accused=whole.wrong)
+        whole = judge(derivative_name="D", accused=None)
+        disputes = whole.disputed_by(held)
+        lines = ", ".join(self._places)
+        if not disputes:
+            chosen = whole if _is_unnamed(held) and not _is_unnamed(whole) else held
+            self._note(f"What is detached at {lines} was taken for a constant: the findings are"
+                       " what is wrong besides." if chosen is held else
+                       f"It is wrong as well with what is detached at {lines} as a constant.")
+            return chosen
+        held.disputes = _told(disputes, held.legends)
+        if held.excused:
+            self._note(f"With all of that as constants {', '.join(held.excused)} would be wrong,"
+                       " which is right as the derivative of the whole function.")
+        return held
 
     def _measured(self, used, is_first):
         """(Measurement, Backward, rtol), held to the roundings of these dtypes."""
@@ -234,7 +333,8 @@ class Check:
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
-                                           self._beside, rtol)
+                                           self._beside, rtol, self._frozen, self._frozen_outputs,
+                                           self._options.objective == "replicated")
         return measurement, measurement.run(others=is_first), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
@@ -309,6 +409,16 @@ class Check:
 
     # -- what is reported
 
+    def _without_backward(self, oddity):
+        """Of a backward that never gave a gradient."""
+        without = {name: sorted(ranks) for name, ranks in self._without_grad.items()}
+        text = oddity.text
+        for name, ranks in without.items():
+            text += (f"; {name} does not require grad on {ranks_text(ranks)}, so that no backward"
+                     " of it runs there")
+        finding = Finding(oddity.name, text, ranks=oddity.ranks, details=oddity.details)
+        return GradcheckReport("wrong", self._session.size, findings=[finding], notes=self.notes)
+
     def _show_measured(self, kind, judgement, inputs, outputs, derivative, measured):
         cotangents = {"elements": f"a basis of {outputs.size} cotangents",
                       "whole": f"{outputs.size} random cotangents",
@@ -341,13 +451,15 @@ class Check:
             for note in judgement.notes:
                 self._note(note)
         first = judgements[0]
+        disputes = next((j.disputes for j in judgements if j.disputes), [])
         report = GradcheckReport(
-            "wrong" if findings else "right", self._session.size,
+            "wrong" if findings else "disputed" if disputes else "right", self._session.size,
             dtypes=[j.dtype for j in judgements], findings=findings,
             right_for=first.right_for if len(findings) == first.paired else [])
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
-            report.constants = self._constants
+        if disputes:
+            report.disputes, report.detached = disputes, self._places
         self._add_open(report, derivative, first.gradient)
         self._add_claim(report, first)
         report.notes, report.shown = self.notes, self._shown
@@ -376,12 +488,12 @@ class Check:
                        f" inputs{self._moving(hidden.any(0))}, where the gradients of its parts"
                        " need not add up to its derivative: not judged. Take inputs at which they"
                        " do not meet.")
-        if report.verdict == "right" and bool((jumps | hidden).any()):
+        if report.verdict in ("right", "disputed") and bool((jumps | hidden).any()):
             report.verdict, report.formulas = "undecided", {}
         # Where most of the gradient is not judged the rest tells nothing of it.
         weight = torch.where(derivative.open & ~jumps & ~hidden, gradient.T.abs(), 0.0)
         unseen = float(weight.sum()) > _MOSTLY * float(gradient.abs().sum())
-        if report.verdict == "right" and (unknown == 1 or unseen
+        if report.verdict in ("right", "disputed") and (unknown == 1 or unseen
                                           or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
@@ -414,10 +526,31 @@ class Check:
             self._shown.append(text)
 
 
-def _may_be_by_constants(judgement, kind):
-    """Not where it has the name of a mistake: other ranks' parts that are gathered without a
-    gradient are detached, too."""
-    return kind != "whole" and bool(judgement.findings) and _is_unnamed(judgement)
+def _are_alike(digests):
+    """Whether these numbers of tensors are those of equal ones, but for rounding."""
+    if None in digests or len({shape for shape, *_ in digests}) != 1:
+        return False
+    first = digests[0][1]
+    return all(abs(a - b) <= _ALIKE * first[0] for _, numbers in digests
+               for a, b in zip(numbers, first))
+
+
+def _newly_attached(before, after):
+    """Names of outputs that require grad on more ranks than before."""
+    names = [{o["name"] for o in now["outputs"] if o["requires_grad"]}
+             - {o["name"] for o in then["outputs"] if o["requires_grad"]}
+             for then, now in zip(before, after)]
+    return sorted(set().union(*names))
+
+
+def _told(disputes, legends):
+    """With what stands in their formulas: derivatives of two functions."""
+    for d in disputes:
+        held = [f"{text}, with what is detached as a constant" for text in legends
+                if any("J_" in line for line in d.measured) and text.startswith("J_")]
+        whole = [f"{d.legend}, with nothing as a constant"] if "D_" in d.legend else [d.legend]
+        d.legend = "; ".join(filter(None, held + whole))
+    return disputes
 
 
 def _is_unnamed(judgement):

@@ -236,6 +236,45 @@ def scaled(pair) -> Optional[Mistake]:
                    f" one{_meaning(c, pair.ranks)}", ranks)
 
 
+def scaled_by_rank(pair) -> Optional[Mistake]:
+    """The right one times a number of each rank's own, or of each cotangent's."""
+    if pair.ranks < 2:
+        return None
+    rows = [_one_factor(pair, [r]) if _has_right(pair, [(r, k) for k in range(pair.ranks)]) else 1
+            for r in range(pair.ranks)]
+    if all(c for c in rows):
+        return _mistake("scaled", pair, "each rank's gradient is the right one times a number of its"
+                        f" own: {_by_rank(rows)}")
+    columns = [_column_factor(pair, k) for k in range(pair.ranks)]
+    if all(c for c in columns):
+        return _mistake("scaled", pair, "each rank's cotangent counts times a number of its own:"
+                        f" {_by_rank(columns)}")
+    return None
+
+
+def _has_right(pair, blocks):
+    return any(not pair.right_is_zero(r, k) for r, k in blocks)
+
+
+def _column_factor(pair, k):
+    """The number that all blocks of this rank's cotangents are of the right ones; 1 where there are
+    none, None where there is no such number."""
+    rows = [r for r in range(pair.ranks) if not pair.right_is_zero(r, k)]
+    if any(not pair.is_zero(r, k) for r in range(pair.ranks) if r not in rows):
+        return None
+    found = [pair.relative(r, k) for r in rows]
+    if not rows or None in found:
+        return None if None in found else 1
+    exact = next((c for c in found if isinstance(c, Fraction)), found[0])
+    return exact if all(pair.equals(r, k, float(exact) * pair.right[r][k],
+                                    (1 + abs(float(exact))) * pair.room[r][k])
+                        for r in rows) else None
+
+
+def _by_rank(factors):
+    return ", ".join(f"{number(c)} on rank {r}" for r, c in enumerate(factors))
+
+
 def double_reduction(pair) -> Optional[Mistake]:
     """What a reduction too many gives, before or after the right backward; or some cotangents
     counted twice."""
@@ -260,7 +299,7 @@ def double_reduction(pair) -> Optional[Mistake]:
 
 def wrong_slice(pair) -> Optional[Mistake]:
     """The right blocks, or elements of theirs, in other places."""
-    found = _other_ranks_blocks(pair) or _other_elements(pair)
+    found = _other_ranks_blocks(pair) or _other_elements(pair) or _others_elements(pair)
     return found and _mistake("wrong-slice", pair, found)
 
 
@@ -314,6 +353,7 @@ TABLE = (
     scaled,
     double_reduction,
     wrong_slice,
+    scaled_by_rank,
 )
 
 
@@ -371,10 +411,13 @@ def _wrong_rows(pair):
     return tuple(sorted({r for r, _ in pair.wrong()}))
 
 
+def on_ranks(ranks, count):
+    """ "on every rank", "on rank 1"; count: how many ranks there are."""
+    return "on every rank" if len(ranks) == count else f"on {ranks_text(ranks)}"
+
+
 def _on(ranks, pair):
-    if len(ranks) == pair.ranks:
-        return "on every rank"
-    return f"on {ranks_text(ranks)}"
+    return on_ranks(ranks, pair.ranks)
 
 
 def _drops_others(pair):
@@ -513,6 +556,37 @@ def _other_elements(pair):
     else:
         order = f"on rank {r} {_listed(orders[r])}"
     return f"{_on(moved, pair)} the elements of the gradient are in another order: {order}"
+
+
+def _others_elements(pair):
+    """Likewise, where ranks have elements that belong to other ranks, as of uneven slices that are
+    read as even ones."""
+    if not pair.by_element or pair.ranks < 2 or not _same_columns(pair):
+        return None
+    right = torch.cat([torch.cat(row, 1) for row in pair.right])
+    room = torch.cat([torch.cat(row, 1) for row in pair.room])
+    owners = [(r, i) for r in range(pair.ranks) for i in range(len(pair.right[r][0]))]
+    known = (right.abs() > room).any(1)
+    moved, at = {}, 0
+    for r in range(pair.ranks):
+        for i, row in enumerate(torch.cat(pair.measured[r], 1)):
+            own, at = at, at + 1
+            if bool(((row - right[own]).abs() <= room[own]).all()):
+                continue
+            fits = (((row - right).abs() <= room[own]).all(1) & known).nonzero().flatten()
+            if len(fits) != 1:
+                return None  # nobody's, or not told from another's
+            moved.setdefault(r, (i, owners[int(fits[0])]))
+    if not any(owner != r for r, (_, (owner, _)) in moved.items()):
+        return None
+    told = [f"rank {r}'s element {i} is rank {owner}'s element {j}"
+            for r, (i, (owner, j)) in moved.items()]
+    return f"ranks got elements that belong to other ranks: {', '.join(told)}, and so on"
+
+
+def _same_columns(pair):
+    return all(pair.measured[r][k].shape[1] == pair.right[0][k].shape[1] == pair.right[r][k].shape[1]
+               for r, k in pair.pairs())
 
 
 def _order_of(measured, right, room):

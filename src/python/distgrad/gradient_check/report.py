@@ -28,9 +28,28 @@ class Finding:
 
 
 @dataclass
+class Dispute:
+    """What is right if what the function detaches is a constant, and as the derivative of the whole
+    function the mistake `name`. measured: the formula, which is the right one with constants;
+    right: that of the whole function; is_constant: whether nothing of these inputs is to arrive
+    then."""
+
+    name: str
+    text: str
+    inputs: list = field(default_factory=list)
+    outputs: list = field(default_factory=list)
+    ranks: list = field(default_factory=list)
+    measured: list = field(default_factory=list)
+    right: list = field(default_factory=list)
+    legend: str = ""
+    is_constant: bool = False
+
+
+@dataclass
 class GradcheckReport:
-    """verdict: "right", "wrong", "undecided" (it could be run, but not judged) or "error" (it could
-    not be run). The same on every rank; str() is the text."""
+    """verdict: "right", "wrong", "disputed" (right if what the function detaches is meant to be a
+    constant, else wrong), "undecided" (it could be run, but not judged) or "error" (it could not be
+    run). The same on every rank; str() is the text."""
 
     verdict: str
     ranks: int
@@ -41,8 +60,9 @@ class GradcheckReport:
     formulas: dict = field(default_factory=dict)
     legends: list = field(default_factory=list)
     right_for: list = field(default_factory=list)
-    # Of a right one: where the function detaches what has to count as a constant for that.
-    constants: list = field(default_factory=list)
+    disputes: list = field(default_factory=list)
+    # With disputes, {line: what it does}: where the function detaches.
+    detached: dict = field(default_factory=dict)
     shown: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     # With verdict "error": {"ranks", "doing", "text", "where", "traceback"}, the cause first.
@@ -63,27 +83,58 @@ class GradcheckReport:
             lines += ["", *_error_lines(error)]
         for finding in self.findings:
             lines += ["", *_finding_lines(finding)]
+        for dispute, following in zip(self.disputes, [*self.disputes[1:], None]):
+            lines += ["", *_dispute_lines(dispute)]
+            if dispute.legend and (following is None or following.legend != dispute.legend):
+                lines += textwrap.wrap(dispute.legend, _WIDTH, initial_indent="    ",
+                                       subsequent_indent="    ")
+        if self.formulas and self.disputes:
+            lines += ["", "right either way"]
         if self.formulas:
             lines += [f"  {line}" for formula in self.formulas.values() for line in formula]
             lines += [f"    {legend}" for legend in self.legends]
         rows = [("right for", text) for text in self.right_for]
-        rows += [("constants", text) for text in self._constants_text()]
+        rows += self._dispute_rows()
         rows += [("shown", text) for text in self.shown]
         rows += [("note", text) for text in self.notes]
         return "\n".join(lines + ([""] if rows else []) + _rows(rows))
 
-    def _constants_text(self):
-        if not self.constants:
+    def _dispute_rows(self):
+        """What is detached, what follows if that is meant and if it is not, and how to say so."""
+        if not self.disputes:
             return []
-        return [
-            f"what is detached at {', '.join(self.constants)}: only with that as a constant is the"
-            " backward right. It is not the derivative of the whole function, as nothing reaches"
-            " what went in there: a mistake if this rank's loss, or another's, is to move that"
-        ]
+        places = [f"at {line}: {what}" for line, what in self.detached.items()]
+        what = self._of_which()
+        rows = [("detached", text) for text in places]
+        rows.append(("if meant", f"{what}the backward is right, with that as a constant"))
+        rows += [("if not", text) for text in dict.fromkeys(
+            f"{what}{d.name}: {d.text}" for d in self.disputes)]
+        if any("gather" in what for what in self.detached.values()):
+            rows.append(("if not", "what is gathered has no gradient, a usual mistake of"
+                         " contrastive losses"))
+        return rows + [("to say so", text) for text in self._declarations()]
+
+    def _of_which(self):
+        """Names the pairs, where something else is wrong in any case."""
+        return ("" if not self.findings else ", ".join(
+            f"{', '.join(d.outputs)} -> {', '.join(d.inputs)}" for d in self.disputes) + ": ")
+
+    def _declarations(self):
+        names = [x for d in self.disputes for x in d.inputs]
+        names = list(dict.fromkeys(names))
+        quoted = ", ".join(f'"{line}"' for line in self.detached)
+        options = " ".join(f"--detached {line}" for line in self.detached)
+        texts = [f"detached=({quoted},), on the command line {options}"]
+        if names and all(d.is_constant for d in self.disputes):
+            inputs = ", ".join(f'"{name}"' for name in names)
+            texts.insert(0, f"constant=({inputs},), on the command line --constant instead of"
+                         f" --input for {', '.join(names)}; or")
+        return texts
 
     def _headline(self):
         where = ", ".join(part for part in (self.backend, *self.dtypes) if part)
-        verdicts = {"right": "right", "wrong": "wrong", "undecided": "not judged",
+        verdicts = {"right": "right", "wrong": "wrong", "disputed": "disputed",
+                    "undecided": "not judged",
                     "error": "could not be carried through"}
         names = list(dict.fromkeys(finding.name for finding in self.findings))
         names = f": {', '.join(names)}" if names else ""
@@ -92,7 +143,8 @@ class GradcheckReport:
         count = f"{self.ranks} rank{'s' if self.ranks > 1 else ''}{group}"
         return (f"gradcheck: {verdicts[self.verdict]} on {count}"
                 + (f" ({where})" if where else "") + names
-                + (", with what is detached as a constant" if self.constants else ""))
+                + (": right if what it detaches is a constant, else wrong"
+                   if self.verdict == "disputed" else ""))
 
 
 def _finding_lines(finding):
@@ -110,6 +162,15 @@ def _finding_lines(finding):
     if not finding.linear and finding.right:
         text += " It is not linear in the cotangents; the formula is that of single ones."
     return lines + textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _dispute_lines(dispute):
+    rows = [(title, line) for title, lines in (("measured", dispute.measured),
+                                               ("if meant", dispute.measured),
+                                               ("if not", dispute.right)) for line in lines]
+    lines = [f"{', '.join(dispute.outputs)} -> {', '.join(dispute.inputs)}"
+             ] if dispute.inputs else []
+    return lines + [f"  {line}" for line in _rows(rows)]
 
 
 def _error_lines(error):

@@ -57,16 +57,23 @@ class Session:
             self.note_broken(failures)
         return None
 
-    def with_detached_held(self, measure):
-        """(what measure() gives while what the function detaches is held, where that is); None
-        where it detaches nothing, or that cannot be held."""
-        started, _ = self.run("hold")
+    def with_detached_held(self, measure, only=None):
+        """(What measure() gives while what the function detaches is held, {line: what it does}).
+        only: the lines that are held, None: all. The first is None where nothing is detached, or
+        that cannot be held."""
+        started, _ = self.run("hold", only)
         found = [result.values[0] for result in started]
-        places = list(dict.fromkeys(where for on_rank in found for where in on_rank["places"]))
+        places = {where: what for on_rank in found for where, what in on_rank["places"].items()}
         good = bool(places) and all(on_rank["same"] for on_rank in found)
         measured = measure() if good else None
         ended, _ = self.run("release")
-        return (measured, places) if good and all(r.values[0] for r in ended) else None
+        return measured if all(r.values[0] for r in ended) else None, places
+
+    def those_that_matter(self, places):
+        """Of these lines those by which outputs change."""
+        results, _ = self.run("matter", list(places))
+        kept = [where for i, where in enumerate(places) if any(r.values[i] for r in results)]
+        return {where: places[where] for where in kept or places}
 
     def probe(self, probes, tolerate=None):
         """(values by probe and rank, failures, by how much a gradient changed after its

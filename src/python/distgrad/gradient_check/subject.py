@@ -44,12 +44,14 @@ class Output:
 @dataclass
 class Prepared:
     """The arguments of one call. inputs: by leaf the tensor whose .grad is its gradient; given:
-    [(name, what the function gets, a copy of it)]."""
+    [(name, what the function gets, a copy of it)]; thawed: leaves that require grad here, and do
+    not as the caller has them."""
 
     args: tuple
     kwargs: dict
     inputs: list
     given: list
+    thawed: list
 
 
 @dataclass
@@ -60,15 +62,16 @@ class Run:
     inputs: list
     given: list
     other_leaves: list
+    thawed: list
 
     def differentiable(self):
         return [output for output in self.outputs if output.tensor.requires_grad]
 
 
 class Subject:
-    def __init__(self, function, inputs, kwargs):
+    def __init__(self, function, inputs, kwargs, constant=()):
         """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword
-        arguments."""
+        arguments. constant: names of inputs, and of what they are part of, that are not moved."""
         self._function, self._kwargs = function, kwargs
         self._args = (inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields")
                       else (inputs,))
@@ -76,6 +79,10 @@ class Subject:
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
+        self._constant, self._known_constants = constant, set()
+        self._frozen = []  # parameters that are constants here
+        self._frozen_parameters = []  # (name, parameter, its .grad) of those that are so anyway
+        self._thawed = set()  # names of inputs that require grad here, as they do on other ranks
         self._find_inputs()
         self.held = contextlib.nullcontext()  # entered around each call
         self._others = []  # closed-over leaves whose .grad is put back: (tensor, grad)
@@ -103,13 +110,18 @@ class Subject:
                 leaf.home.grad = leaf.grad
         for tensor, data in self._held:
             tensor.data = data
+        for parameter in self._frozen:
+            parameter.requires_grad_()
+        for _, parameter, grad in self._frozen_parameters:
+            parameter.requires_grad_(False)
+            parameter.grad = grad
         for tensor, grad in self._others:
             tensor.grad = grad
         self._random.reset()
 
     def prepared(self, moves=None):
         """Fresh inputs for one call. `moves`: by leaf, what is added to it, in float64, or None."""
-        inputs, given, made = [], [], {}
+        inputs, given, made, thawed = [], [], {}, []
         for i, leaf in enumerate(self.leaves):
             moved = self._moved(leaf, moves and moves[i])
             if leaf.is_parameter:
@@ -121,10 +133,16 @@ class Subject:
                 given.append((leaf.name, operand, moved))
         for key, (name, tensor) in self._constants.items():
             made[key] = _cast(tensor.detach(), self._dtype).clone()
+            if name in self._thawed:
+                thawed.append(made[key].requires_grad_())
+                made[key] = made[key].clone()  # no leaf, so that it may be written to
             given.append((name, made[key], tensor))
+        for name, parameter, _ in self._frozen_parameters:
+            parameter.requires_grad_(name in self._thawed)
+            thawed.append(parameter)
         args, kwargs = nested.exchanged((self._args, self._kwargs),
                                         lambda _, leaf: made.get(id(leaf), leaf))
-        return Prepared(args, kwargs, inputs, given)
+        return Prepared(args, kwargs, inputs, given, thawed)
 
     def call(self, prepared, has_backward=True):
         self._random.reset()
@@ -132,7 +150,7 @@ class Subject:
             tensor.data.copy_(data)
         with torch.enable_grad(), self.held:
             result = self._function(*prepared.args, **prepared.kwargs)
-        run = Run(_outputs_of(result), prepared.inputs, prepared.given, [])
+        run = Run(_outputs_of(result), prepared.inputs, prepared.given, [], prepared.thawed)
         if has_backward:
             self._note_other_leaves(run)
         return run
@@ -167,6 +185,33 @@ class Subject:
             for path, leaf in nested.leaves_of(root):
                 self._add_input(nested.text_of(path, self._names), leaf, seen)
 
+    def frozen(self):
+        """Names of floating inputs that do not require grad, and are not declared to be
+        constants."""
+        named = [*self._constants.values(), *self._frozen_parameters]
+        return [name for name, tensor, *_ in named
+                if tensor.is_floating_point() and not self._is_constant(name)]
+
+    def thaw(self, names):
+        self._thawed = set(names)
+
+    @contextlib.contextmanager
+    def as_given(self, is_given):
+        thawed, self._thawed = self._thawed, set() if is_given else self._thawed
+        try:
+            yield
+        finally:
+            self._thawed = thawed
+
+    def _is_constant(self, name):
+        found = {known for known in self._constant
+                 if is_part(name, known)}
+        self._known_constants |= found
+        return bool(found)
+
+    def unknown_constants(self):
+        return [name for name in self._constant if name not in self._known_constants]
+
     def _add_input(self, name, leaf, seen):
         if isinstance(leaf, torch.nn.Module):
             self._add_module(name, leaf, seen)
@@ -174,7 +219,7 @@ class Subject:
             return
         seen.add(id(leaf))
         _check_kind(name, leaf)
-        if leaf.requires_grad:
+        if not self._is_constant(name) and leaf.requires_grad:
             self.leaves.append(Leaf(name, leaf, False))
         else:
             self._constants[id(leaf)] = (name, leaf)
@@ -188,10 +233,14 @@ class Subject:
                 continue
             seen.add(id(parameter))
             _check_kind(name, parameter)
+            if self._is_constant(name) and parameter.requires_grad:
+                self._frozen.append(parameter.requires_grad_(False))
             if parameter.requires_grad:
                 self.leaves.append(Leaf(name, parameter, True, parameter.data, parameter.grad))
             else:
                 self._held.append((parameter, parameter.data))
+                if parameter.is_floating_point() and not self._is_constant(name):
+                    self._frozen_parameters.append((name, parameter, parameter.grad))
         for buffer in module.buffers():
             if id(buffer) not in seen:
                 seen.add(id(buffer))
@@ -209,7 +258,7 @@ class Subject:
         return sorted({tensor.device.index for tensor in tensors if tensor.is_cuda})
 
     def _note_other_leaves(self, run):
-        own = {id(tensor) for tensor in run.inputs}
+        own = {id(tensor) for tensor in [*run.inputs, *run.thawed]}
         known = {id(tensor) for tensor, _ in self._others}
         for tensor in _graph_leaves([output.tensor for output in run.differentiable()]):
             if id(tensor) in own:
@@ -238,6 +287,11 @@ def parameter_names(function, count):
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY,
                                                            p.POSITIONAL_OR_KEYWORD)]
     return positional[:count] + plain[len(positional):]
+
+
+def is_part(name, whole):
+    """Whether an input's name is this one, or that of a part of it."""
+    return name == whole or name.startswith((f"{whole}.", f"{whole}["))
 
 
 def _has_setup_context(function):

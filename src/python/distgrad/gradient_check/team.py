@@ -22,12 +22,16 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from .report import GradcheckReport
+from .waiting import Waiting, is_main_thread
 
 _GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
 _MARGIN_S = 5.0
 _CONNECT_S = 30.0  # at least, for all ranks to call gradcheck
 _PACKET = 1 << 14  # bytes
+_WATCH_S = 0.25
 _TORCH_DISTRIBUTED = dist.__file__.rpartition("/")[0]
+_TORCH = torch.__file__.rpartition("/")[0]
+_TORCH_OPS = f"{_TORCH}/_ops.py"
 _TAG, _POISON_TAG = 7205, 2**30 + 7205
 _kept = weakref.WeakKeyDictionary()  # group -> _Control: connecting takes longer than a check
 _connected = weakref.WeakKeyDictionary()  # group -> how often that was done
@@ -82,8 +86,11 @@ class Team:
         self._patience_s = 3 * timeout_s + 60
         self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
+        waiting = (Waiting(self._control.store, str(self._check), self.rank, self.size,
+                           self._where_now, self._break_those_in)
+                   if self.gives_up_by_itself() and is_main_thread() else None)
         self.watch = Watch(self._report_late, lambda: _break(self.group, self.rank, self.size),
-                           timeout_s)
+                           timeout_s, waiting)
         self._timeouts = []
 
     def __enter__(self):
@@ -196,6 +203,25 @@ class Team:
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
 
+    def _where_now(self):
+        """(collective, place) of the main thread, where that is inside torch.distributed."""
+        frames = traceback.extract_stack(sys._current_frames().get(self.watch.main))
+        if not frames[-1].filename.startswith(_TORCH_DISTRIBUTED) and not (
+                ".wait(" in (frames[-1].line or "") or frames[-1].filename == _TORCH_OPS):
+            return "", ""
+        own = [f for f in shown_frames(frames) if not f.filename.startswith(_TORCH)]
+        inside = [f.name for f in frames[frames.index(own[-1]):] if f is not own[-1]
+                  and f.name not in ("wrapper", "wait", "_wait", "__call__")] if own else []
+        where = f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+        return inside[0] if inside else "wait", where
+
+    @staticmethod
+    def _break_those_in(names):
+        """The groups of these names, which this rank may be waiting in."""
+        for group, name in list(c10d._world.pg_names.items()):
+            if name in names:
+                _break(group, dist.get_rank(group), dist.get_world_size(group))
+
     def gives_up_by_itself(self):
         """Whether a collective of the group under test raises when it has waited too long."""
         return all(map(_is_gloo, _backends_of(self.group)))
@@ -226,11 +252,13 @@ class Watch:
     """Notices, in a thread of its own, that the main thread has been in one call for too long; once
     a check."""
 
-    def __init__(self, on_late, on_stuck, seconds):
+    def __init__(self, on_late, on_stuck, seconds, waiting=None):
         """on_stuck(): a while after on_late(stack), where the call goes on: Gloo's collectives give
-        up by themselves, its sends and receives do not."""
+        up by themselves, its sends and receives do not. waiting: a Waiting, which may know sooner
+        that this rank waits in vain."""
         self._on_late, self._on_stuck, self._seconds = on_late, on_stuck, seconds
-        self._main = threading.get_ident()
+        self._waiting = waiting
+        self.main = threading.get_ident()
         self._since = None
         # The stack, where that was not in a call of torch.distributed's, which waits for others
         self.hung_at = ""
@@ -244,6 +272,13 @@ class Watch:
     def stop(self):
         self._stop.set()
 
+    def one_plan(self):
+        return self._waiting.one_plan() if self._waiting else contextlib.nullcontext()
+
+    def states(self):
+        """Of all ranks, where these show that they wait for each other for ever."""
+        return self._waiting and self._waiting.states
+
     @contextlib.contextmanager
     def one_call(self):
         self._since = time.monotonic()
@@ -253,13 +288,15 @@ class Watch:
             self._since = None
 
     def _run(self):
-        while not self._stop.wait(min(0.5, self._seconds / 4)):
+        while not self._stop.wait(min(_WATCH_S, self._seconds / 4)):
             since = self._since
+            if self._waiting:
+                self._waiting.look()
             if since is not None and time.monotonic() - since > self._seconds:
                 self.is_late = True
-                main = sys._current_frames().get(self._main)
+                main = sys._current_frames().get(self.main)
                 frames = shown_frames(traceback.extract_stack(main))
-                stack = "".join(traceback.format_list(frames))
+                stack = "".join(traceback.format_list(users_frames(frames)))
                 if not any(f.filename.startswith(_TORCH_DISTRIBUTED) for f in frames):
                     self.hung_at = stack
                 self._on_late(stack)
@@ -273,6 +310,13 @@ def shown_frames(frames):
     here = __file__.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
     return frames[last + 1:]
+
+
+def users_frames(frames):
+    """Without torch's, but for the innermost call."""
+    inner = next((i for i in range(len(frames), 0, -1)
+                  if not frames[i - 1].filename.startswith(_TORCH)), 0)
+    return [f for f in frames[:inner] if not f.filename.startswith(_TORCH)] + frames[inner:][:1]
 
 
 def _control_of(group, timeout_s):

@@ -126,6 +126,7 @@ class Case:
     ranks: tuple = (4,)  # numbers of ranks of the group
     options: dict = field(default_factory=dict)
     words: tuple = ()  # in the report's text
+    absent: tuple = ()  # not in it
     alone: bool = True  # no other finding comes with it
     may_raise: bool = False  # in backward, on all ranks, where this torch has none
     makes: bool = False  # `function` makes the function

@@ -389,10 +389,6 @@ def two_sums(x):
     return right_sum(x), right_sum(2 * x)
 
 
-def straight_through(x):
-    return right_sum(x + (x.round() - x).detach())
-
-
 def detached_beside(x):
     y = right_sum(x)
     return y, y.detach().mean()
@@ -536,28 +532,27 @@ def bfloat16():
 
 LARGE = {"basis": False}
 
-def codes(x):
-    """SwaV's: assignments that all ranks balance, and that the loss takes for constants."""
-    scores = x.tanh()
-    with torch.no_grad():
-        shares = torch.exp(scores.detach() / 0.5)
-        dist.all_reduce(total := shares.sum(0), group=group())
-        shares = shares / total
-    return -(shares * torch.log_softmax(scores, 1)).sum(1)
+class SavedFirst(torch.autograd.Function):
+    """Saves a buffer, and fills it afterwards."""
 
+    @staticmethod
+    def forward(ctx, x):
+        total = x.exp()
+        ctx.save_for_backward(x, total)
+        dist.all_reduce(total, group=group())
+        return total.log()
 
-def keys_under_no_grad(x):
-    """MoCo's: keys of all ranks, without a gradient."""
-    with torch.no_grad():
-        keys = gathered(x.tanh()).flatten(0, 1)
-    return (x.sin() @ keys.T).logsumexp(1)
+    @staticmethod
+    def backward(ctx, g):
+        x, total = ctx.saved_tensors
+        return reduced(g / total) * x.exp()
 
-
-DETACHED = (", with what is detached as a constant\n", "what is detached at right.py:")
 
 CASES = [
-    Case("codes", codes, matrix, words=DETACHED),
-    Case("keys under no_grad in float32", keys_under_no_grad, float32, words=DETACHED),
+    Case("uneven slices", function(lambda x: reduced(x.repeat(2, 1)), lambda g, x: sum(
+        reduced(g).chunk(2))), matrix, ranks=(3,)),
+    Case("a buffer that is saved first and filled afterwards", SavedFirst.apply, matrix,
+         ranks=(3,)),
     Case("sum", right_sum, matrix, right=SUM, ranks=(2, 3),
          words=("a basis of", "affine, so exact", "right for every cotangent")),
     Case("sum on one rank", right_sum, matrix, right=("x̄_r = ȳ_r",), ranks=(1,)),
@@ -661,7 +656,6 @@ CASES = [
     Case("dropout", dropout, lambda: matrix(3, 3)),
     Case("two outputs of one function", two_of_one(of_two_or_one), matrix),
     Case("two sums", two_sums, matrix, options={"timeout_s": 5}),
-    Case("straight through", straight_through, matrix, words=DETACHED),
     Case("a detached output beside", detached_beside, matrix,
          words=("y1 does not require grad on ranks 0, 1, 2, 3: it was not checked",)),
     Case("closes over a tensor", closes_over, matrix, words=("are no inputs",)),

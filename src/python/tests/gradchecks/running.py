@@ -93,4 +93,5 @@ def objections(case, report):
             case.right_for in text for text in report.right_for):
         found.append(f"expected to be right for: {case.right_for}")
     found += [f"not said: {words}" for words in case.words if plain(words) not in plain(report)]
+    found += [f"said: {words}" for words in case.absent if plain(words) in plain(report)]
     return found

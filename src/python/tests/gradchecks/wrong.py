@@ -38,6 +38,37 @@ def among_pairs(g):
     return both[first] + both[first + 1]
 
 
+SIZES = [2, 1, 3]
+
+
+def uneven_rows():
+    return matrix(SIZES[me()], 2)
+
+
+def uneven_slices(offset):
+    """Joins the ranks' rows, of which each rank has another number."""
+    def joined(x):
+        whole = x.new_zeros(sum(SIZES), 2)
+        at = sum(SIZES[:me()])
+        whole[at:at + len(x)] = x
+        return reduced(whole)
+
+    return function(joined, lambda g, x: reduced(g)[offset():offset() + len(x)].clone())
+
+
+def half_as_much_again(g, x):
+    g = reduced(g)
+    if me() == 1:
+        g[3, 2] *= 1.5
+    return g
+
+
+def summed_in_place(x, operation=torch.exp):
+    y = operation(x)
+    dist.all_reduce(y, group=group())
+    return y
+
+
 # ---- a sum
 
 SUMS = [
@@ -83,6 +114,28 @@ SUMS = [
            "wrong-slice", words=("(5, 0, 1, 2, 3, 4)",)),
     of_sum("elements transposed", lambda g, x: reduced(g).t().contiguous().reshape(g.shape),
            "wrong-slice", words=("that of the transposed tensor",)),
+    of_sum("a number of each rank's own", lambda g, x: reduced(g) * [2, 1, 2 / 3][me()], "scaled",
+           "x̄_r = c_r Σ_k ȳ_k, c = (2, 1, 2/3)", ranks=(3,),
+           words=("2 on rank 0, 1 on rank 1, 2/3 on rank 2",)),
+    of_sum("a hundredth more on rank 1", lambda g, x: reduced(g) * (1.01 if me() == 1 else 1),
+           "scaled", ranks=ALL, words=("on rank 1 the gradient is 1.01 times the right one",)),
+    of_sum("a hundredth more of rank 1", lambda g, x: reduced(g * (1.01 if me() == 1 else 1)),
+           "scaled", "x̄_r = Σ_k ȳ_k + 0.01 ȳ_1", ranks=(3,),
+           words=("each rank's cotangent counts", "1.01 on rank 1")),
+    Case("one element of 20 on rank 1", function(reduced, half_as_much_again),
+         lambda: matrix(5, 4), "other-backward", words=("wrong in x[3, 2] on rank 1 alone",),
+         ranks=(3,)),
+    Case("uneven slices at the even offset", uneven_slices(lambda: SIZES[me()] * me() % 4),
+         uneven_rows, "wrong-slice", ranks=(3,),
+         words=("rank 2's element 0 is rank 1's element 0",)),
+    Case("uneven slices a row too early", uneven_slices(lambda: max(0, sum(SIZES[:me()]) - 1)),
+         uneven_rows, "wrong-slice", ranks=(3,),
+         words=("rank 1's element 0 is rank 0's element 2",)),
+    Case("what exp saved is summed in place", summed_in_place, matrix, "stale-or-aliased",
+         ranks=(3,), words=("what autograd saved for the backward is overwritten",)),
+    Case("what softmax saved is summed in place",
+         lambda x: summed_in_place(x, lambda x: torch.softmax(x, -1)) / n(), matrix,
+         "stale-or-aliased", ranks=(3,)),
     of_sum("an element lost", lambda g, x: reduced(g) * (torch.arange(6).reshape(2, 3) != 4),
            "other-backward"),
 ]
@@ -102,19 +155,6 @@ GATHERS = [
     of_gather("gather: mean", lambda g, x: reduced(g)[me()] / n(), "scaled",
               "x̄_r = 1/4 Σ_k ȳ_k[r]"),
 ]
-
-
-def only_own_requires_grad(x):
-    """SimCSE: the others' parts are constants."""
-    parts = list(gathered(x.detach()).unbind(0))
-    parts[me()] = x
-    return parts
-
-
-def plain_all_gather(x):
-    parts = [torch.empty_like(x) for _ in range(n())]
-    dist.all_gather(parts, x.detach().contiguous(), group=group())
-    return torch.cat(parts)
 
 
 def average(x):
@@ -302,10 +342,6 @@ OTHERS = [
          "identity-backward", words=("jumps at these inputs in x[0, 0] on",)),
     Case("a threshold at an input: twice", lambda x: twice(masked(x)), at_one, "scaled",
          words=("2 times the right one",)),
-    Case("list: own only", only_own_requires_grad, matrix, "own-slice", ("x̄_r = ȳ_r[r]",), GATHER,
-         words=("does not require grad",)),
-    Case("detached", plain_all_gather, matrix, "no-gradient", ("x̄_r = 0",), GATHER,
-         words=("y does not require grad",)),
     Case("average: as a sum", function(average, lambda g, x: reduced(g)), matrix, "forgotten-op",
          ("x̄_r = Σ_k ȳ_k",), ("x̄_r = 1/4 Σ_k ȳ_k",)),
     Case("product: identity", function(product_of, lambda g, x: g.clone()), matrix,
@@ -438,10 +474,6 @@ def of_both_or_the_first(a, b):
     return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
 
 
-def straight_through(x):
-    return x + (x.round() - x).detach()
-
-
 def needs_contiguous(g, x):
     if not g.is_contiguous():
         raise ValueError("tensors must be contiguous")
@@ -567,26 +599,7 @@ def one_element_doubled_on_rank_1(g, x):
     return reduced(g) * (1 + (me() == 1) * is_element)
 
 
-def codes_beside_a_sum(x):
-    return right.codes(x) + function(reduced, lambda g, x: g * x)(x).sum()
-
-
-def gathered_under_no_grad(x):
-    """Nobody meant the other ranks' rows to be constants."""
-    with torch.no_grad():
-        parts = list(gathered(x))
-    parts[me()] = x
-    return torch.cat(parts).square().sum()
-
-
 MORE = [
-    Case("codes that are detached, beside a wrong sum", codes_beside_a_sum, matrix,
-         "other-backward"),
-    Case("gathered under no_grad", gathered_under_no_grad, matrix, "identity-backward"),
-    Case("straight through, and identity", lambda x: identity(straight_through(x)), matrix,
-         "identity-backward", ("x̄_r = ȳ_r",), SUM, words=("detached at wrong.py:",)),
-    Case("straight through, and twice", lambda x: twice(straight_through(x)), matrix, "scaled",
-         ("x̄_r = 2 Σ_k ȳ_k",), SUM, words=("detached at wrong.py:",)),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
     Case("Megatron's layer", lambda x, a, b: layer(x, a, b, megatrons_copy), of_layer,

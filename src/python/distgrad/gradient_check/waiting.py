@@ -1,0 +1,174 @@
+"""Ranks that wait for each other for ever inside one plan: each rank says in the store when it has
+stood still for a while, or is through with the plan, and how many collectives it has entered.
+
+A rank that is through enters nothing more of the plan. So where all others stand still, nothing
+moves in their processes, and they have entered another collective than it, or more, nobody will
+ever come: that is proven long before a time-out."""
+
+import contextlib
+import os
+import pickle
+import threading
+import time
+from dataclasses import dataclass
+
+from torch.distributed import distributed_c10d as c10d
+
+from ..stillness import is_still, times_of
+
+_STILL_S = 1.0
+_POLLING = 0.008  # of a core, by each other thread: event loops of Gloo's groups, and this one
+_LOOK_S = 0.5  # between two looks at the others that have to show the same
+_BETWEEN_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
+
+
+@dataclass(frozen=True)
+class State:
+    """Of one rank in a plan. entered: ((group's name, number of calls), ...); collective: that it
+    waits in, empty where it is through or that is not known; where: of the user's code."""
+
+    plan: int
+    is_done: bool
+    entered: tuple
+    collective: str = ""
+    where: str = ""
+    moved: int = 0  # how often it has moved on
+
+    def waits(self):
+        return not self.is_done
+
+
+def never_met(states):
+    """Whether these states of all ranks show that those that wait wait in vain."""
+    waiting = [s for s in states.values() if s.waits()]
+    calls = {(s.entered, s.collective) for s in states.values()}
+    return bool(waiting) and len({s.plan for s in states.values()}) == 1 and len(calls) > 1
+
+
+def text_of(states):
+    """"rank 1 never entered the all_reduce that ranks 0, 2 wait in"."""
+    from ..words import ranks_text
+
+    waiting = {rank: s for rank, s in states.items() if s.waits()}
+    names = sorted({s.collective for s in waiting.values()})
+    counts = {rank: dict(s.entered) for rank, s in states.items()}
+    most = {}
+    for rank in waiting:
+        for group, count in counts[rank].items():
+            most[group] = max(most.get(group, 0), count)
+    absent = [rank for rank, s in states.items() if s.is_done
+              and any(counts[rank].get(group, 0) < count for group, count in most.items())]
+    verb = "waits" if len(waiting) == 1 else "wait"
+    who = ranks_text(sorted(waiting))
+    if len(names) == 1 and names[0] and names[0] not in _BETWEEN_TWO and absent:
+        return f"{ranks_text(absent)} never entered the {names[0]} that {who} {verb} in"
+    if len(names) > 1 and not absent and all(names):
+        told = [f"{ranks_text([r for r, s in waiting.items() if s.collective == name])} in"
+                f" {name}" for name in names]
+        return f"the ranks wait for each other in different collectives: {', '.join(told)}"
+    done = sorted(set(states) - set(waiting))
+    is_in = f" in {names[0]}" if len(names) == 1 and names[0] else ""
+    return (f"{who} {verb}{is_in} for ever"
+            + (f", while {ranks_text(done)} {'is' if len(done) == 1 else 'are'} through" if done
+               else ""))
+
+
+class Waiting:
+    """What this rank says of itself, and sees of the others; asked by the thread that watches."""
+
+    def __init__(self, store, key, rank, size, where_now, end):
+        """where_now(): (collective, place in the user's code) of the main thread; the first is
+        empty where it is in no call of torch.distributed's. end(names): of groups that this rank
+        waits in in vain."""
+        self._store, self._key, self._rank, self._size = store, key, rank, size
+        self._where_now, self._end = where_now, end
+        self._plan, self._is_done, self._since = 0, True, time.monotonic()
+        self._begun, self._moved = {}, 0
+        self._first = None  # the times of this process's threads as it last moved
+        self._still_since = 0.0
+        self._told, self._seen, self._looked_at = None, None, 0.0
+        self.states = None  # of all ranks, once it is known that they never meet
+
+    @contextlib.contextmanager
+    def one_plan(self):
+        self._begun, self._plan, self._is_done = _sequence_numbers(), self._plan + 1, False
+        self._first = None
+        try:
+            yield
+        finally:
+            self._is_done, self._since = True, time.monotonic()
+
+    def look(self):
+        """Ends the wait where it has become known that it is in vain."""
+        if self.states or self._size == 1:
+            return
+        state = self._state()
+        if state != self._told:
+            self._tell(state)
+        if state is None or state.is_done:
+            self._seen = None
+            return
+        now = time.monotonic()
+        if self._seen is not None and now - self._looked_at < _LOOK_S:
+            return
+        before, self._seen, self._looked_at = self._seen, self._all_states(), now
+        if self._seen is None or self._seen != before or not never_met(self._seen):
+            return
+        self.states = self._seen
+        self._end([name for name, _ in state.entered])
+
+    def _state(self):
+        """None while it moves."""
+        now = time.monotonic()
+        if self._is_done:
+            is_long = now - self._since > _STILL_S
+            return State(self._plan, True, self._entered(), moved=self._moved) if is_long else None
+        sample = {0: times_of(os.getpid())}
+        threads = len(sample[0][1]) if sample[0] else 0
+        if not is_still(self._first, sample, now - self._still_since, _POLLING * (threads + 2)):
+            self._first, self._still_since, self._moved = sample, now, self._moved + 1
+            return None
+        if now - self._still_since < _STILL_S:
+            return None
+        collective, where = self._where_now()
+        if not collective:
+            return None
+        return State(self._plan, False, self._entered(), collective, where, self._moved)
+
+    def _entered(self):
+        now = _sequence_numbers()
+        return tuple(sorted((name, count - self._begun.get(name, 0)) for name, count in now.items()
+                            if count > self._begun.get(name, 0)))
+
+    def _tell(self, state):
+        with contextlib.suppress(RuntimeError):
+            self._store.set(f"{self._key}/state/{self._rank}", pickle.dumps(state))
+            self._told = state
+
+    def _all_states(self):
+        """{rank: State}; None where one moves, or has never said anything."""
+        states = {}
+        keys = [f"{self._key}/state/{rank}" for rank in range(self._size)]
+        with contextlib.suppress(RuntimeError):
+            for rank, key in enumerate(keys):
+                if not self._store.check([key]):
+                    return None
+                state = pickle.loads(self._store.get(key))
+                if state is None:
+                    return None
+                states[rank] = state
+            return states
+        return None
+
+
+def is_main_thread():
+    return threading.current_thread() is threading.main_thread()
+
+
+def _sequence_numbers():
+    """{group's name: number of collectives, sends and receives that this rank has entered}."""
+    found = {}
+    for group, name in list(c10d._world.pg_names.items()):
+        with contextlib.suppress(RuntimeError):
+            found[name] = group._get_sequence_number_for_group()
+    return found
