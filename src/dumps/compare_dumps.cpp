@@ -152,6 +152,8 @@ class Comparing {
     tolerance.dtype = asked;
     for (const ParameterResult& r : results) {
       tolerance.model_largest = std::max(tolerance.model_largest, r.largest_expected);
+      tolerance.model_largest_observed =
+          std::max(tolerance.model_largest_observed, r.largest_observed);
       tolerance.dtype = tolerance.computed_in(r.dtype);
     }
     for (std::size_t i = 0; i < results.size(); ++i)
