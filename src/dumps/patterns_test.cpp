@@ -53,7 +53,7 @@ TEST(Patterns, AllOfAPatternIsToldInOneLine) {
 // The letter is in other names, too.
 TEST(Patterns, AWordIsAPartOfTheName) {
   const std::vector<ParameterResult> all = {
-      result("a.w", Explanation::kZero, "zero", ""), result("a.b", Explanation::kZero, "zero", ""),
+      result("a.w", Explanation::kZero, "zero"), result("a.b", Explanation::kZero, "zero"),
       result("b.0.bias", Explanation::kRight, ""), result("b.0.w", Explanation::kRight, "")};
   EXPECT_EQ(groups_of(all).at(0).common,
             "exactly the parameters with \"a\" among the parts of their name");

@@ -179,7 +179,8 @@ TEST(Rounding, APieceOfOneNumberIsRoundedAsTheWholeTensorIs) {
     std::vector<std::optional<DumpTensor>> pieces;
     for (const float value : observed) pieces.push_back(made({value}));
     Dump dump = sample::by_rank("w", pieces);
-    sample::place(dump, "w", sample::mesh({{"dp", 4}}), {4}, {{DumpPlacement::Kind::kShard, 0, 1, ""}});
+    sample::place(dump, "w", sample::mesh({{"dp", 4}}), {4},
+                  {{DumpPlacement::Kind::kShard, 0, 1, ""}});
     return compare_dumps(sample::whole("w", made(truth)), dump, {}).parameters[0];
   };
   EXPECT_TRUE(w_of({1.0f, -0.5f, 0.03f, 0.8f}, true).is_right())

@@ -304,7 +304,8 @@ class Steps(unittest.TestCase):
                           " of backward passes)", loss_times_world_size, single, 2)
 
     def test_a_mean_that_is_divided_twice(self):
-        self.assert_wrong("scaled", "1/2 of the reference (2 = the number of ranks", divided_twice, single, 2)
+        self.assert_wrong("scaled", "1/2 of the reference (2 = the number of ranks", divided_twice,
+                          single, 2)
 
     def test_a_truth_that_is_computed_in_float32_is_no_more_exact_than_that(self):
         text = str(distgrad.check_step(data_parallel, single_in_float32, 2))

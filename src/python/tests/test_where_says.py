@@ -6,6 +6,9 @@ import unittest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 
 from forked_steps import report_of, use_forks
@@ -179,7 +182,30 @@ class NotRecorded(unittest.TestCase):
                                  (lambda rank: bare(rank, 3, "up"), lambda: bare(0, 1, "up"))):
             text = " ".join(str(report_of(parallel, single, 3)).split())
             self.assertIn("are wrong", text)
-            self.assertIn("no module of the same name gave a tensor of floating-point numbers", text)
+            self.assertIn("no module of the same name gave a tensor of floating-point numbers",
+                          text)
+
+
+# ---- an embedding that is cut by rows
+
+
+def embedded(rank, ranks, times):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)).double()
+    if ranks > 1:
+        plan = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
+        parallelize_module(model, init_device_mesh("cpu", (ranks,)), {"0": plan})
+    (model(torch.arange(9)).square().sum() * times).backward()
+    return gradients(model)
+
+
+class Embeddings(unittest.TestCase):
+    def test_an_embedding_that_is_cut_by_rows_is_watched(self):
+        report = report_of(lambda rank: embedded(rank, 3, 2), lambda: embedded(0, 1, 1), 3)
+        text = " ".join(str(report).split())
+        self.assertIn("3 of 3 gradients are wrong", text)
+        self.assertIn("has 2 times its gradient", text)
+        self.assertNotIn("AssertionError", text)
 
 
 # ---- a gradient that is zero on paper; clipping by hand
