@@ -173,12 +173,7 @@ class Comparing {
 
   // What clipping by other norms leaves; empty where no parameter looks like that.
   std::string clipped(const std::vector<ParameterResult>& results) {
-    const bool differ = std::any_of(results.begin(), results.end(), [](const ParameterResult& r) {
-      return r.explanation == Explanation::kUnsynchronised ||
-             r.explanation == Explanation::kSomeRanks;
-    });
-    return differ ? clipped_by_own(reference_, observed_.dump(), context_.tolerance)
-                  : std::string();
+    return clipped_by_other_norm(reference_, observed_.dump(), context_.tolerance, results);
   }
 
  private:

@@ -109,7 +109,7 @@ bool Measured::is_near_everywhere() const {
 }
 
 Measured measured(const Parameter& p, const Tolerance& tolerance) {
-  Measured m{.parameter = p, .bound = {}, .near_bound = {}};
+  Measured m{.parameter = p, .bound = {}, .near_bound = {}, .differences = {}};
   m.forgives_near = tolerance.forgives_near(p.dtype);
   const Bound loose = tolerance.bound(p.dtype, 0);
   double whole = 0;
