@@ -27,6 +27,7 @@ struct CompareOptions {
   std::string reference;
   std::vector<std::string> observed;
   dumps::ComparisonOptions comparison;
+  std::string prefix;  // of names
   std::string json;
   std::vector<ReportFile> reports;
   std::string text;  // a file with what other formats show in place of the comparison's text
@@ -112,6 +113,8 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
                  "plain tensors to be reduced over the ranks first, as norm.*=sum")
       ->type_name("PATTERN=OP")
       ->allow_extra_args(false);
+  app.add_option("--prefix", options.prefix, "what is left out where a name begins with it")
+      ->type_name("PREFIX");
   app.add_flag("--strict", options.strict, "a match that shows nothing is not good enough");
   app.add_option("--json", options.json, "write the comparison as JSON; - is standard output")
       ->type_name("FILE");
@@ -138,9 +141,12 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
 }
 
 CompareOutcome compare_gradients(const CompareOptions& options) {
-  const dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems first
+  dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems first
+  dumps::Dump observed = dumps::read_dump(options.observed);
+  if (!options.prefix.empty())
+    for (dumps::Dump* dump : {&reference, &observed}) dump->strip_prefix(options.prefix);
   const dumps::DumpComparison comparison =
-      dumps::compare_dumps(reference, dumps::read_dump(options.observed), options.comparison);
+      dumps::compare_dumps(reference, observed, options.comparison);
   return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}),
           options.json.empty() ? Json() : dumps::comparison_json(comparison),
           comparison.all_right() && (comparison.vacuous.empty() || !options.strict),

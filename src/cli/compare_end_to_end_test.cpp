@@ -47,9 +47,7 @@ TEST_F(CompareEndToEnd, WrongOnesAreNamedAndExitCodeOne) {
   EXPECT_EQ(
       out_,
       "FAIL  all 2 of layers.*.w   2 times the reference (2 = the number of ranks) on every rank\n"
-      "      In common: exactly the parameters with \"layers\" in their name.\n"
-      "      Added up where the reference averages, reduced once too often, or accumulated over "
-      "several\n      backward passes (zero_grad).\n"
+      "      In common: exactly the parameters with \"layers\" among the parts of their name.\n"
       "      Worst: layers.0.w[2] on rank 0: 6 where the reference has 3; it is off by 1 of its "
       "norm.\n"
       "ok    1 parameter   right, bit for bit\n"

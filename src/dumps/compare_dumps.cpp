@@ -27,14 +27,29 @@ std::set<std::string> names_in(const Dump& dump) {
   return names;
 }
 
+// ": --prefix model. takes that for one name", where one side's names are the other's behind it.
+std::string prefix_text(const std::set<std::string>& a, const std::set<std::string>& b) {
+  for (const auto& [longer, shorter] : {std::pair(&a, &b), std::pair(&b, &a)})
+    for (std::size_t at = 0; (at = longer->begin()->find('.', at)) != std::string::npos;) {
+      const std::string prefix = longer->begin()->substr(0, ++at);
+      if (std::all_of(longer->begin(), longer->end(), [&](const std::string& name) {
+            return name.starts_with(prefix) && shorter->count(name.substr(prefix.size())) > 0;
+          }))
+        return fmt::format("; but for \"{0}\" the names are the same: --prefix {0}",
+                           for_terminal(prefix));
+    }
+  return {};
+}
+
 void check_common_names(const Dump& reference, const Dump& observed) {
   const std::set<std::string> a = names_in(reference), b = names_in(observed);
   const bool common =
       std::any_of(a.begin(), a.end(), [&](const std::string& name) { return b.count(name) > 0; });
   if (common || a.empty() || b.empty()) return;
-  throw UserError(fmt::format("{} and {} have no parameter in common: \"{}\" there, \"{}\" here",
-                              for_terminal(reference.path), for_terminal(observed.path),
-                              for_terminal(*a.begin()), for_terminal(*b.begin())));
+  throw UserError(fmt::format(
+      "{} and {} have no parameter in common: \"{}\" there, \"{}\" here{}",
+      for_terminal(reference.path), for_terminal(observed.path), for_terminal(*a.begin()),
+      for_terminal(*b.begin()), prefix_text(a, b)));
 }
 
 // --- Names and their order ---
@@ -152,6 +167,8 @@ class Comparing {
     tolerance.dtype = asked;
     for (const ParameterResult& r : results) {
       tolerance.model_largest = std::max(tolerance.model_largest, r.largest_expected);
+      tolerance.model_largest_observed =
+          std::max(tolerance.model_largest_observed, r.largest_observed);
       tolerance.dtype = tolerance.computed_in(r.dtype);
     }
     for (std::size_t i = 0; i < results.size(); ++i)
@@ -171,12 +188,7 @@ class Comparing {
 
   // What clipping by other norms leaves; empty where no parameter looks like that.
   std::string clipped(const std::vector<ParameterResult>& results) {
-    const bool differ = std::any_of(results.begin(), results.end(), [](const ParameterResult& r) {
-      return r.explanation == Explanation::kUnsynchronised ||
-             r.explanation == Explanation::kSomeRanks;
-    });
-    return differ ? clipped_by_own(reference_, observed_.dump(), context_.tolerance)
-                  : std::string();
+    return clipped_by_other_norm(reference_, observed_.dump(), context_.tolerance, results);
   }
 
  private:

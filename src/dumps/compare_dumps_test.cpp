@@ -397,5 +397,27 @@ TEST(CompareDumps, EmptyTensorsAreRight) {
             Explanation::kRight);
 }
 
+TEST(CompareDumps, APrefixOnOneSideIsProposedAndLeftOut) {
+  Dump reference = sample::whole("model.b.w", sample::vector({1, 2, 3}));
+  reference.ranks[0].gradients["model.c"].tensor = sample::vector({4, 5});
+  Dump observed = sample::by_rank("b.w", {sample::vector({1, 2, 3}), sample::vector({1, 2, 3})});
+  for (RankDump& rank : observed.ranks) rank.gradients["c"].tensor = sample::vector({4, 5});
+  const auto why = [](const Dump& a, const Dump& b) -> std::string {
+    try {
+      compare_dumps(a, b, {});
+      return "";
+    } catch (const UserError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_THAT(why(reference, observed), testing::HasSubstr("--prefix model."));
+  EXPECT_THAT(why(observed, reference), testing::HasSubstr("--prefix model."));
+  reference.strip_prefix("model.");
+  EXPECT_TRUE(compare_dumps(reference, observed, {}).all_right());
+  observed.ranks[0].gradients.clear(), observed.ranks[1].gradients.clear();
+  observed.ranks[0].gradients["v"].tensor = sample::vector({1, 2, 3});
+  EXPECT_THAT(why(reference, observed), testing::Not(testing::HasSubstr("--prefix")));
+}
+
 }  // namespace
 }  // namespace distgrad::dumps

@@ -34,19 +34,6 @@ std::string status_of(const ParameterResult& r) {
                                                 : "FAIL";
 }
 
-std::string scaling_advice(const ParameterResult& r) {
-  const double factor = std::abs(*r.factor);
-  if (*r.factor == -1) return "The loss or a step has the opposite sign.";
-  if (r.factor_is_loss_scale)
-    return "GradScaler.unscale_ was not called before the gradients were saved.";
-  if (!r.factor_is_size)
-    return "One constant, which is the size of nothing known here: another normalisation of the "
-           "loss (tokens, micro-batches: --count NAME=N names them), or clip_grad_norm_.";
-  return factor > 1 ? "Added up where the reference averages, reduced once too often, or "
-                      "accumulated over several backward passes (zero_grad)."
-                    : "Averaged where the reference adds up, or divided once too often.";
-}
-
 std::string error_text(double relative) {
   return std::isfinite(relative) ? number_text(relative, 2) + " of its norm" : "infinitely";
 }
@@ -204,10 +191,8 @@ std::string summary_text(const DumpComparison& c) {
 }  // namespace
 
 std::string advice_of(const ParameterResult& r) {
-  if (r.explanation == Explanation::kScaled) return scaling_advice(r);
-  if (r.explanation == Explanation::kSomeRanks)
-    return "Those ranks took no part in the reduction, kept an older gradient, or changed it "
-           "afterwards.";
+  if (r.explanation == Explanation::kScaled && !r.factor_known)
+    return "One constant, which is the size of nothing known here (--count NAME=N names more).";
   if (r.is_forgiven)
     return "Not counted: float16 and bfloat16 round that far (a loss in float32, another order of "
            "sums). A run in float32 would tell a small mistake from it.";

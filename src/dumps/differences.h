@@ -36,6 +36,7 @@ struct Tolerance {
   // The largest gradient of the model. What is zero on paper (a bias before a normalisation, the
   // bias of attention's keys) is rounding beside it. 0: not known.
   double model_largest = 0;
+  double model_largest_observed = 0;  // likewise, of the run
 
   DType computed_in(DType saved) const;
   Bound bound(DType saved, double largest_of_whole) const;

@@ -118,4 +118,15 @@ std::vector<DumpGroups> Dump::groups() const {
   return all;
 }
 
+void Dump::strip_prefix(const std::string& prefix) {
+  for (RankDump& rank : ranks)
+    for (auto at = rank.gradients.lower_bound(prefix);
+         at != rank.gradients.end() && at->first.starts_with(prefix);) {
+      const std::string name = at->first.substr(prefix.size());
+      auto node = rank.gradients.extract(at++);
+      if (!name.empty() && rank.gradients.count(name) == 0) node.key() = name;
+      rank.gradients.insert(std::move(node));
+    }
+}
+
 }  // namespace distgrad::dumps

@@ -104,6 +104,8 @@ struct Dump {
   std::vector<int> absent_ranks() const;
   // Mesh of the world, from whichever rank knows it, the one with the most axes; null: none does.
   const DumpMesh* mesh() const;
+  // Names that begin with it go without it, unless another parameter has that name.
+  void strip_prefix(const std::string& prefix);
   // All but the world's, in the order in which they were made. Those of one name go together; of
   // those without one, those of a size that do not overlap: pairs of neighbours, then pairs of
   // every other rank.

@@ -38,7 +38,7 @@ struct ExplanationRow {
   Explanation explanation;
   std::string_view name;     // in the JSON
   FindingName finding;       // none: it is right, or cannot be judged
-  std::string_view meaning;  // what it probably comes from, and what to look at; for the text
+  std::string_view meaning;  // what else was measured, or may be asked; for the text
 };
 const ExplanationRow& row_of(Explanation);
 

@@ -15,6 +15,8 @@ struct Measured {
   Bound bound;
   Bound near_bound;
   bool forgives_near = false;
+  // In a short dtype, of pieces on several ranks: whether all of them together are right, or near.
+  bool is_right_as_a_whole = false, is_near_as_a_whole = false;
   std::vector<Differences> differences;  // one a holding; without a gradient: max_expected alone
 
   const Holding& holding(std::size_t h) const { return parameter.holdings[h]; }
@@ -27,6 +29,8 @@ struct Measured {
                 bool known) const;
   double factor_precision() const;
   bool is_near_everywhere() const;
+  // Too few to have a norm of their own to be judged by.
+  bool has_few_numbers(std::size_t h) const { return holding(h).size() < 8; }
 };
 
 Measured measured(const Parameter&, const Tolerance&);

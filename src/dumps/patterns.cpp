@@ -102,7 +102,8 @@ std::vector<std::pair<std::string, Names>> properties(std::span<const ParameterR
                      std::move(names)});
   for (auto& [word, names] : by_word)
     found.push_back(
-        {fmt::format("exactly the parameters with \"{}\" in their name", word), std::move(names)});
+        {fmt::format("exactly the parameters with \"{}\" among the parts of their name", word),
+         std::move(names)});
   found.push_back({"exactly the parameters with one dimension", std::move(vectors)});
   return found;
 }

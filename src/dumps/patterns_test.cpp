@@ -50,6 +50,15 @@ TEST(Patterns, AllOfAPatternIsToldInOneLine) {
   EXPECT_EQ(groups[0].common, "exactly the parameters that are Replicate along tp");
 }
 
+// The letter is in other names, too.
+TEST(Patterns, AWordIsAPartOfTheName) {
+  const std::vector<ParameterResult> all = {
+      result("a.w", Explanation::kZero, "zero"), result("a.b", Explanation::kZero, "zero"),
+      result("b.0.bias", Explanation::kRight, ""), result("b.0.w", Explanation::kRight, "")};
+  EXPECT_EQ(groups_of(all).at(0).common,
+            "exactly the parameters with \"a\" among the parts of their name");
+}
+
 TEST(Patterns, SomeOfAPatternAreNumbered) {
   std::vector<ParameterResult> all;
   for (int i = 0; i < 12; ++i)
@@ -102,7 +111,7 @@ TEST(ComparisonText, AdviceIsTheFindings) {
   r.finding = "unsynchronised";
   EXPECT_THAT(advice_of(r), testing::HasSubstr("Ranks that should hold the same do not"));
   r.finding = "wrong-slice";
-  EXPECT_THAT(advice_of(r), testing::HasSubstr("in the wrong order"));
+  EXPECT_THAT(advice_of(r), testing::HasSubstr("in another order"));
   r.finding = "unexplained";
   EXPECT_EQ(advice_of(r), "");
 }

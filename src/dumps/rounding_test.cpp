@@ -154,6 +154,44 @@ TEST(Rounding, WhatIsFarOffIsNotForgiven) {
             "wrong on rank 2, right on ranks 0, 1");
 }
 
+TEST(Rounding, NoiseOfAModelThatIsScaledIsNotJudged) {
+  const auto noise = times(numbers(kSize, 2), 1e-4f), other = times(numbers(kSize, 3), 1e-4f);
+  const auto compared = [&](float factor, float size_of_noise) {
+    Model model(times(noise, size_of_noise), copies(times(other, factor)));
+    for (RankDump& rank : model.observed.ranks)
+      rank.gradients["large"].tensor =
+          sample::bfloat16({kSize}, times(numbers(kSize, 1), factor));
+    return model.w();
+  };
+  EXPECT_EQ(compared(1024, 1).explanation, Explanation::kNoise) << compared(1024, 1).headline;
+  // What the reference has more of than rounding is judged.
+  EXPECT_EQ(compared(1024, 1000).explanation, Explanation::kUnexplained);
+}
+
+// Of a bias of four numbers each rank holds one: alone it has no norm to be judged by.
+TEST(Rounding, APieceOfOneNumberIsRoundedAsTheWholeTensorIs) {
+  const std::vector<float> truth{1.0f, -0.5f, 0.02f, 0.8f};
+  const auto w_of = [&](const std::vector<float>& observed, bool is_short) {
+    const auto made = [&](const std::vector<float>& values) {
+      const Shape shape{static_cast<std::int64_t>(values.size())};
+      return is_short ? sample::bfloat16(shape, values) : sample::tensor(shape, values);
+    };
+    std::vector<std::optional<DumpTensor>> pieces;
+    for (const float value : observed) pieces.push_back(made({value}));
+    Dump dump = sample::by_rank("w", pieces);
+    sample::place(dump, "w", sample::mesh({{"dp", 4}}), {4},
+                  {{DumpPlacement::Kind::kShard, 0, 1, ""}});
+    return compare_dumps(sample::whole("w", made(truth)), dump, {}).parameters[0];
+  };
+  EXPECT_TRUE(w_of({1.0f, -0.5f, 0.03f, 0.8f}, true).is_right())
+      << w_of({1.0f, -0.5f, 0.03f, 0.8f}, true).headline;
+  EXPECT_FALSE(w_of({1.0f, -0.5f, 0.12f, 0.8f}, true).is_wrong());  // near
+  EXPECT_TRUE(w_of({1.0f, -0.5f, 0.03f, 0.8f}, false).is_wrong());
+  EXPECT_TRUE(w_of({1.0f, -0.5f, 0.02f, 0.4f}, true).is_wrong());
+  EXPECT_TRUE(w_of({2.0f, -1.0f, 0.04f, 1.6f}, true).is_wrong());
+  EXPECT_TRUE(w_of({1.0f, 0.0f, 0.02f, 0.8f}, true).is_wrong());
+}
+
 TEST(Rounding, ChanceExplainsNothing) {
   // One or two numbers of pure noise may well be half or the negative of the others.
   EXPECT_EQ(Model({2e-4f, -1e-4f}, copies({1e-4f, -5e-5f})).w().explanation, Explanation::kNoise);

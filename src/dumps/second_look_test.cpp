@@ -132,9 +132,54 @@ std::vector<std::string> notes_of_clipped(double norm_of_first, double norm_of_o
 }
 
 TEST(Clipping, ByTheNormOfEachRanksOwnPiecesIsTold) {
-  const auto by_own = Contains(HasSubstr("clips by the norm of its own pieces"));
+  const auto by_own = Contains(HasSubstr("each rank clips by the norm of its own"));
   EXPECT_THAT(notes_of_clipped(1, 1), by_own);
   EXPECT_THAT(notes_of_clipped(0.9, 1), testing::Not(by_own));
+}
+
+// Three stages of whole parameters, each multiplied by a factor of its own.
+TEST(Clipping, ByTheNormOfEachStagesOwnIsTold) {
+  const std::vector<std::string> names{"a", "bb", "ccc"};
+  const auto squares_of = [](const std::string& name) {
+    return sum_of_squares(whole_stream(sample::vector(truth_of(name))));
+  };
+  double squares = 0;
+  for (const std::string& name : names) squares += squares_of(name);
+  const auto notes_of = [&](double of_last) {
+    Dump dump = observed_of({}, [](const std::string&, int) { return std::vector<float>{}; });
+    for (std::size_t r = 0; r < names.size(); ++r) {
+      const double factor = std::sqrt(squares / squares_of(names[r])) * (r == 2 ? of_last : 1);
+      dump.ranks[r].gradients[names[r]].tensor =
+          sample::vector(times(truth_of(names[r]), static_cast<float>(factor)));
+    }
+    return compare_dumps(reference_of_names(names), dump, {}).notes;
+  };
+  const auto by_own = Contains(HasSubstr("each rank clips by the norm of its own"));
+  EXPECT_THAT(notes_of(1), by_own);
+  EXPECT_THAT(notes_of(1.05), testing::Not(by_own));
+}
+
+// Two parameters in pieces, and "ccc" on each of the three ranks.
+TEST(Clipping, ByANormThatCountsCopiesOnceARankIsTold) {
+  const std::vector<std::string> names{"a", "bb", "ccc"};
+  double squares = 0, with_copies = 0;
+  for (const std::string& name : names) {
+    const double own = sum_of_squares(whole_stream(sample::vector(truth_of(name))));
+    squares += own;
+    with_copies += own * (name == "ccc" ? kRanks : 1);
+  }
+  const auto notes_of = [&](double factor) {
+    const Dump dump = observed_of(names, [&](const std::string& name, int rank) {
+      const std::vector<float> whole = times(truth_of(name), static_cast<float>(factor));
+      const auto begin = whole.begin() + rank * static_cast<std::ptrdiff_t>(kSize) / kRanks;
+      return name == "ccc" ? whole : std::vector<float>(begin, begin + kSize / kRanks);
+    });
+    return compare_dumps(reference_of_names(names), dump, {}).notes;
+  };
+  const auto with = Contains(HasSubstr("clipping counts copies once a rank"));
+  EXPECT_THAT(notes_of(std::sqrt(squares / with_copies)), with);
+  EXPECT_THAT(notes_of(std::sqrt(squares / with_copies) * 0.98), testing::Not(with));
+  EXPECT_THAT(notes_of(1), testing::Not(with));
 }
 
 }  // namespace

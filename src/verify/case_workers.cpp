@@ -52,26 +52,41 @@ std::optional<Completion> CaseWorkers::next() {
   return done;
 }
 
+// A process that dies here, while its case is looked at once more, may have been ended from
+// outside: it says nothing of the case.
+template <class Ask>
+auto CaseWorkers::unless_lost(const Ask& ask) {
+  auto run = ask();
+  const auto is_lost = [&] { return run.error && run.error->kind == ErrorKind::kCrash; };
+  if (is_lost()) run = ask();
+  if (is_lost()) lost_ = run.error->message;
+  return run;
+}
+
 SimulationRun CaseWorkers::simulate_now(const SimulateRequest& request, const Case& c) {
   const bool measures = needs_differences(request.program.steps);
   if (measures && is_replay(request)) return cannot_be_replayed();
   // Code that a program calls is simulated in its interpreter; a driven call is torch's own.
   const int simulator = has_code(request.program.steps) ? programs_.simulator_of(c) : 0;
-  std::optional<Completion> done =
-      pool_.wait(measures ? ask_truth(request, c)
-                          : pool_.simulate(request, c.timeout_s, QueuePosition::kNext, simulator));
-  if (!done) throw Interrupted();
-  SimulationRun run = measures ? measured(std::get<DistributedRun>(std::move(done->result)))
-                               : std::get<SimulationRun>(std::move(done->result));
+  SimulationRun run = unless_lost([&] {
+    std::optional<Completion> done = pool_.wait(
+        measures ? ask_truth(request, c)
+                 : pool_.simulate(request, c.timeout_s, QueuePosition::kNext, simulator));
+    if (!done) throw Interrupted();
+    return measures ? measured(std::get<DistributedRun>(std::move(done->result)))
+                    : std::get<SimulationRun>(std::move(done->result));
+  });
   // For a replay: the hypothesis could not be tried.
   if (run.error) run.simulation.invalid = InvalidProgram{"", run.error->message, ""};
   return run;
 }
 
 DistributedRun CaseWorkers::run_now(const RunRequest& request, const Case& c) {
-  std::optional<Completion> done = pool_.wait(ask_run(request, c));
-  if (!done) throw Interrupted();
-  return std::get<DistributedRun>(std::move(done->result));
+  return unless_lost([&] {
+    std::optional<Completion> done = pool_.wait(ask_run(request, c));
+    if (!done) throw Interrupted();
+    return std::get<DistributedRun>(std::move(done->result));
+  });
 }
 
 // C++ has no stable interface to torch.

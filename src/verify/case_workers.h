@@ -2,6 +2,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "diagnose/machine.h"
 #include "model/run_result.h"
@@ -42,12 +44,19 @@ class CaseWorkers {
   // Interrupted.
   DistributedRun run_now(const RunRequest&, const Case&);
 
+  // Why one of the above died twice since this was last asked for; empty: none did.
+  std::string take_lost() { return std::exchange(lost_, {}); }
+
  private:
   void check_torch();
 
   const RankPrograms& programs_;
   WorkerPool& pool_;
+  template <class Ask>
+  auto unless_lost(const Ask&);
+
   bool torch_is_checked_ = false;
+  std::string lost_;
 };
 
 // A case's simulators and ranks, for a diagnosis or who else wants to know more of it.

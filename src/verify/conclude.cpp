@@ -7,6 +7,7 @@
 #include "compare/compare.h"
 #include "compare/dispute.h"
 #include "diagnose/diagnose.h"
+#include "diagnose/unexplained.h"
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
 #include "scenario/cases.h"
@@ -26,6 +27,7 @@ class Concluding {
         listener_(listener) {}
 
   CaseResult result() {
+    workers_.take_lost();  // another case's
     const SimulationRun& simulated = truth_.run;
     if (simulated.error) return failed(case_, *simulated.error, simulated.elapsed_s);
     Outcome outcome;
@@ -132,7 +134,17 @@ class Concluding {
   std::vector<Finding> findings(const SimulateRequest& asked, const Simulation& simulation,
                                 const CaseComparison& comparison) {
     CaseMachine machine(workers_, case_, asked.program);
-    if (!options_.simulate_only) return diagnose({case_, asked, simulation, comparison}, &machine);
+    if (!options_.simulate_only) {
+      const Evidence evidence(case_, asked, simulation, comparison);
+      std::vector<Finding> findings = diagnose(evidence, &machine);
+      const std::string lost = workers_.take_lost();
+      if (lost.empty() || comparison.gradients_equal()) return findings;
+      findings = diagnose(evidence, nullptr);
+      findings.push_back(unexplained_finding(
+          evidence, "The diagnosis was broken off. While the case was looked at once more, twice: " +
+                        lost));
+      return findings;
+    }
     CaseComparison guards = comparison;  // no gradients were observed that could be explained
     guards.gradients.clear();
     return diagnose({case_, asked, simulation, guards}, nullptr);

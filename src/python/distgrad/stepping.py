@@ -149,7 +149,7 @@ def _compared(folder, request, single, options, files):
             good, fields, text = compare("single", "ranks", options, folder)
         elif "dtypes" in where:
             where["text"].append("Nothing in either run was seen to be in a shorter dtype that"
-                                 " rounds as far as that: it is no rounding.")
+                                 " rounds as far as that.")
     report = StepReport(fields, text, request["backend"], where)
     if files:
         Path(folder, "text").write_text(str(report), encoding="utf-8")
@@ -212,7 +212,7 @@ def _where(fields, folder, request):
     if any(Path(again, name).read_bytes() != Path(folder, name).read_bytes()
            for name in _saved(folder)):
         where["text"].append("The second run, which this is from, gave other gradients than the"
-                             " first: the step is not deterministic.")
+                             " first.")
     return where
 
 

@@ -304,7 +304,8 @@ class Steps(unittest.TestCase):
                           " of backward passes)", loss_times_world_size, single, 2)
 
     def test_a_mean_that_is_divided_twice(self):
-        self.assert_wrong("scaled", "divided once too often", divided_twice, single, 2)
+        self.assert_wrong("scaled", "1/2 of the reference (2 = the number of ranks", divided_twice,
+                          single, 2)
 
     def test_a_truth_that_is_computed_in_float32_is_no_more_exact_than_that(self):
         text = str(distgrad.check_step(data_parallel, single_in_float32, 2))
@@ -318,7 +319,7 @@ class Steps(unittest.TestCase):
         self.assert_wrong("precision", "shorter dtype", reduced_in_bfloat16, single, 2)
         self.assert_wrong("precision", "shorter dtype", data_parallel_in_float32, single, 2)
         for parallel in (an_epsilon_off, an_epsilon_off_with_a_copy_in_float32):
-            report = self.assert_wrong("unexplained", "it is no rounding", parallel, single, 2)
+            report = self.assert_wrong("unexplained", "rounds as far as that.", parallel, single, 2)
             self.assertNotIn("precision", str(report))
 
     def test_what_computes_in_bfloat16_is_no_more_exact_than_that(self):

@@ -84,9 +84,10 @@ class Shares(unittest.TestCase):
         parts = parts_of([8, 12, 24])
         self.assertEqual(
             said_of(parts, [[3.0, 2.0, 1.0]] * 3),
-            ["each part is divided by its own number of tokens: rank 0 8, rank 1 12, rank 2 24"])
+            ["each part counts in inverse proportion to its number of tokens: rank 0 8, rank 1 12,"
+             " rank 2 24"])
         self.assertEqual(said_of(parts, [[1.0, 1.0, 0.0]] * 3), ["what does not count: rank 2"])
-        self.assertIn("not reduced over the ranks that have other data",
+        self.assertIn("the gradient of its own data alone",
                       said_of(parts, [[3, 0, 0], [0, 3, 0], [0, 0, 3]])[0])
         self.assertEqual(said_of(parts, [[0.5, 0.7, 1.9]] * 3),
                          ["weights 0.5 (rank 0), 0.7 (rank 1), 1.9 (rank 2)"])
@@ -97,15 +98,16 @@ class Shares(unittest.TestCase):
         self.assertEqual(said_of(parts, [[0, 1, 0, 1]] * 2),
                          ["only the last of 2 micro-batches counts"])
         self.assertEqual(said_of(parts, [[1, 2, 1, 0], [1, 0, 1, 2]]),
-                         ["micro-batch 2 is not reduced over the ranks, micro-batch 1 is"])
+                         ["of micro-batch 2 each rank has its own data's gradient alone, of"
+                          " micro-batch 1 that of all"])
         four = parts_of([8] * 4, ranks=4)
         self.assertEqual(said_of(four, [[2, 2, 0, 0]] * 2 + [[0, 0, 2, 2]] * 2),
-                         ["reduced within ranks 0, 1 and within ranks 2, 3 alone"])
+                         ["the sum over ranks 0, 1 and the sum over ranks 2, 3 alone"])
 
     def test_parts_that_were_clipped_before_they_were_added_up(self):
         parts = parts_of([8, 12, 24])
         norms = [float(p.gradients["w"].norm()) for p in parts]
-        self.assertIn("clipped to one norm", said_of(parts, [[0.1 / n for n in norms]] * 3)[0])
+        self.assertIn("proportion to its norm", said_of(parts, [[0.1 / n for n in norms]] * 3)[0])
         # One of them was below it, or all weigh as much: so it is, or may be, something else
         norms[1] *= 1.1
         self.assertNotIn("clipped", said_of(parts, [[0.1 / n for n in norms]] * 3)[0])
@@ -388,9 +390,8 @@ class Departures(unittest.TestCase):
             return Finder(single, traces, ["a.weight"]).departure().tokens
 
         own = 28 / torch.tensor(counts).double()[:, None, None]
-        self.assertEqual(said(own), ["Each row of dimension 0 is divided by its own number of"
-                                     " tokens, 2 to 5 of them: short ones count as much as long"
-                                     " ones."])
+        self.assertEqual(said(own), ["Each row of dimension 0 counts in inverse proportion to its"
+                                     " number of tokens, 2 to 5 of them."])
         own[0] *= 2
         self.assertIn("count differently: 4 of them 7 times", said(own)[0])
         # Within a row, too
@@ -437,19 +438,23 @@ class Departures(unittest.TestCase):
 
         self.assertEqual(said(5.0, 3.0, 4.0),
                          ["clip_grad_norm_ in model.py:8 saw the norms 3, 4 on the ranks, 5 in the"
-                          " single run: those of the ranks' own pieces, not that of all."])
-        self.assertIn("own pieces", said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
+                          " single run; the squares add up to the latter's over ranks 0, 1."])
+        self.assertIn("over ranks 0, 1 and over ranks 2, 3",
+                      said(5.0, 3.0, 4.0, 3.0, 4.0)[0])  # twice, as under HSDP
         self.assertTrue(
             said(5.0, 3.0, 4.5)[0].endswith("3, 4.5 on the ranks, 5 in the single run."))
         self.assertEqual(said(5.0, 5.0, 5.000001), [])
+        # Whoever calls no clip_grad_norm_ may clip by hand
+        self.assertEqual(seen_norms(clipped(5.0)[0], [[], []]), [])
+        self.assertEqual(seen_norms([], clipped(5.0, 5.0)), [])
+        self.assertEqual(seen_norms(clipped(5.0)[0], [clipped(3.0)[0], []]), [])
 
     def test_a_factor_that_is_clippings(self):
         single, ranks = ([{"what": "clip_grad_norm_", "place": "model.py:8", "norm": n,
                            "eps": 1e-7}] for n in (5.0, 4.0))
         scaled = {"a.weight": 1.25, "b.weight": 1.3}
         self.assertEqual(clip_factor(single, [ranks, ranks], scaled),
-                         ["The factor 1.25 of a.weight is what clipping makes of that norm: it is"
-                          " right again where the norm is."])
+                         ["The factor 1.25 of a.weight is the ratio of these norms."])
         self.assertEqual(clip_factor(single, [single, single], scaled), [])
 
     def test_pieces_that_are_clipped_by_their_own_norms(self):
@@ -484,7 +489,7 @@ class Departures(unittest.TestCase):
         self.assertEqual(said("c", 0.5 * (truth["a"].flatten() + truth["c"])),
                          ["c: what is returned is 0.5 times the sum of the gradients of a, c."])
         flat = torch.cat([x.flatten() for x in truth.values()])
-        self.assertIn("what lies 2 numbers before its place in a flat buffer of all gradients:",
+        self.assertIn("what lies 2 numbers before its place in a flat buffer of all gradients.",
                       said("e", flat[77:86])[0])
         reverse = torch.cat([truth[n].flatten() for n in reversed(truth)])
         self.assertIn("3 numbers behind its place in a flat buffer of all gradients, in reverse",
@@ -517,20 +522,14 @@ class Departures(unittest.TestCase):
         # Nothing that is right shows how the ranks' add up
         self.assertEqual(said(a=numbers(3, 4, seed=5), b=numbers(5)), [])
 
-    def test_what_backward_reaches_is_of_a_module_that_ran_or_arrived(self):
-        names = ["a.weight", "module.b.weight", "c.weight", "scale", "extra.weight"]
-        traces = self.ranks()
-        self.assertEqual(reached(traces, names), ["a.weight", "module.b.weight"])
-        traces[1]["arrived_in"] = {"c.weight": [1], "scale": [], "extra.weight": []}
-        self.assertEqual(reached(traces, names), ["a.weight", "module.b.weight", "c.weight"])
-        traces[2]["outputs"].append(output("(Model)", numbers(2, 4), None, 1))
-        self.assertEqual(reached(traces, names), names[:4])
-        found = Departure("after", lost=names[:4], foreign=names[4:])
-        said = texts(found, [], 3, None)
-        self.assertIn("Backward reaches the modules of a.weight, module.b.weight, c.weight, scale,"
-                      " and what it gives is not returned", said[1])
-        self.assertEqual(said[2], "Nothing is known of extra.weight: no module that ran on the"
-                         " ranks has that.")
+    def test_what_backward_gives_and_the_step_does_not_return(self):
+        names, traces = ["a.weight", "module.b.weight", "c.weight"], self.ranks()
+        self.assertEqual(reached(traces, names), [])  # that its module ran says nothing of it
+        traces[1]["arrived_in"] = {"b.weight": [1], "c.weight": []}
+        self.assertEqual(reached(traces, names), ["module.b.weight"])
+        said = texts(Departure("after", lost=["module.b.weight"]), [], 3, None)
+        self.assertEqual(said[1], "Backward gives a gradient to module.b.weight, and the step"
+                         " returns none, or zeros.")
 
     def test_micro_batches_that_weigh_otherwise(self):
         outputs = [{**output("a", self.values["a"][i:i + 3],
@@ -551,7 +550,8 @@ class Departures(unittest.TestCase):
             traces.append({"outputs": pieces, "events": [CALL, LOSS]})
         found = Finder(self.single, traces, ["a.weight"]).departure()
         self.assertEqual((found.stage, found.means_over), ("weights", {0: 1, 1: 5}))
-        self.assertIn("as means over their own numbers of tokens or rows do: 1, 5",
+        self.assertIn("in inverse proportion to how many of their tokens or rows have a gradient:"
+                      " 1, 5",
                       texts(found, [], 2, None)[0])
 
     def test_pieces_that_lie_on_other_ranks(self):
@@ -573,13 +573,6 @@ class Departures(unittest.TestCase):
         self.assertEqual(said("abc", "c")[0][1], "c")
         self.assertEqual(said("abc", "ac"), [])  # most lie so, and not in the order of the ranks
         self.assertEqual(said("abcd", "cd"), [])  # nobody knows which are right
-
-    def test_a_loss_that_counts_padding(self):
-        found = self.found(self.ranks(lambda rank, n, v, g: (v, 0.75 * g)))
-        found.stage, found.factors, found.counted = "factor", {0: 0.75, 1: 0.75}, (3, 4)
-        self.assertIn("the ratio of the 3 rows", texts(found, [], 3, 0.75)[0])
-        found.counted = (3, 5)
-        self.assertNotIn("the ratio", texts(found, [], 3, 0.75)[0])
 
     def test_rows_that_no_rank_has(self):
         traces = self.ranks()

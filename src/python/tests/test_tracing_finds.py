@@ -203,16 +203,17 @@ class Teachers(unittest.TestCase):
         self.assertEqual((found.stage, found.module, found.ranks), ("forward", "teacher", (1,)))
         self.assertEqual(self.found(loss_of(0, 1), other).stage, "forward")
         # Where it is right, or a checkpoint's, which hands its value on to what is right
-        for found in (self.found(loss_of(1)), self.found(loss_of(1), other, in_function=True)):
+        for found, many in ((self.found(loss_of(1)), "all"),
+                            (self.found(loss_of(1), other, in_function=True), "2 of")):
             self.assertEqual((found.stage, found.module, found.silent), ("loss", "b", []))
-            self.assertIn("Forward is right in all 3 modules", texts(found, [], 2, None)[0])
+            self.assertIn(f"Forward is right in {many} 3 modules", texts(found, [], 2, None)[0])
 
     def test_a_teacher_that_differs_and_does_not_explain_the_loss_is_not_called_right(self):
         found = self.found(lambda name, rank, g: g.flip(0) if rank == 0 else g, other)
         self.assertEqual((found.stage, found.module, found.ranks), ("loss", "b", (0,)))
         said = texts(found, [], 2, None)
         self.assertIn("Forward is right in 2 of 3 modules", said[0])
-        self.assertIn("may be computed from the output of teacher: it needs no gradient", said[1])
+        self.assertIn("The output of teacher, which needs no gradient, is not that", said[1])
         # The loss is right
         found = self.found(lambda name, rank, g: g.flip(0) if name == "a" else g, other)
         self.assertEqual((found.stage, found.module), ("backward", "a"))
@@ -303,7 +304,7 @@ class Shares(unittest.TestCase):
             self.assertEqual((found.upstream, found.others), (wrong, []))
             said = texts(found, [], 2, None)
             self.assertIn("departs at norm, whose output has a share of its gradient on each rank,"
-                          " whose sum is right. Nobody adds them up before a, whose output has"
+                          " whose sum is right. The output of a, from which it is computed, has"
                           " another gradient.", said[0])
             self.assertEqual("Between both lies: Gather" in said[0], event == 1)
 
@@ -319,9 +320,9 @@ class Shares(unittest.TestCase):
         self.assertEqual((found.stage, found.module, found.before), ("backward", "a", "norm"))
         self.assertEqual((found.unsummed, found.others), (["norm.weight"], []))
         said = " ".join(texts(found, [], 2, None))
-        self.assertIn("backward is to add the shares up before, or these are to be added up after"
-                      " it: norm.weight.", said)
-        self.assertNotIn("although backward is right", said)
+        self.assertIn("share of the gradient of their modules' outputs, whose sum is right:"
+                      " norm.weight.", said)
+        self.assertNotIn("outputs are right", said)
 
 
 class Parts(unittest.TestCase):

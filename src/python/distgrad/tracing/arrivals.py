@@ -1,7 +1,7 @@
 """What backward gives to the parameters, before anything is reduced: whether it is wrong already
 there."""
 
-from .joining import tolerance_of
+from .joining import noise_of, tolerance_of
 from .joined import multiple_of
 from .recording import plain
 
@@ -10,8 +10,9 @@ def wrong_at_once(single, ranks, wrong, right):
     """Of the wrong parameters those of which the ranks' gradients do not add up to a multiple of
     the truth. `single`, `ranks`: what arrived, by name; names of right ones with which all is as it
     should be have to show how the ranks' add up here."""
+    largest = max((float(g.abs().max()) for g in single.values() if g.numel()), default=0.0)
     totals = {name: total for name in [*wrong, *right]
-              if (total := _total(single, ranks, name)) is not None}
+              if (total := _total(single, ranks, name, largest)) is not None}
     multiples = {name: multiple_of(total, single[name]) for name, total in totals.items()}
     known = [multiples[name] for name in right if name in multiples and single[name].numel() > 1]
     if not known or None in known:
@@ -20,10 +21,10 @@ def wrong_at_once(single, ranks, wrong, right):
             if name in totals and not _is_meant(multiples[name], single[name], len(ranks))]
 
 
-def _total(single, ranks, name):
-    """None where not all ranks have all of it."""
+def _total(single, ranks, name, largest):
+    """None where not all ranks have all of it, or it is rounding beside the model's `largest`."""
     truth = single.get(name)
-    if truth is None or not bool(truth.any()) or any(
+    if truth is None or float(truth.abs().max()) <= noise_of(truth.dtype) * largest or any(
             r.get(name) is None or r[name].shape != truth.shape for r in ranks):
         return None
     return sum(r[name].double() for r in ranks).to(truth.dtype)
@@ -50,11 +51,7 @@ def unreached(single, ranks, watched, wrong):
 
 
 def reached(ranks, names):
-    """Of these parameters those that backward gave something on a rank, or that a module which ran
-    there may have."""
-    modules = {output["module"] for trace in ranks for output in trace["outputs"]}
-    modules.update("" for name in list(modules) if name.startswith("("))  # the whole model
+    """Of these parameters those that backward gave something on a rank."""
     arrived = {name for trace in ranks for name, backwards in trace.get("arrived_in", {}).items()
                if backwards}
-    return [name for name in names
-            if plain(name) in arrived or plain(name).rpartition(".")[0] in modules]
+    return [name for name in names if plain(name) in arrived]

@@ -66,7 +66,7 @@ def _elsewhere(name, truth, observed):
             if at != begin:
                 where = "before" if at < begin else "behind"
                 return (f"what lies {abs(at - begin)} numbers {where} its place in a flat buffer of"
-                        f" all gradients{text}: an offset is wrong")
+                        f" all gradients{text}")
     return ""
 
 

@@ -14,16 +14,8 @@ _LEAST = 1e-4  # relative: of norms, what is no rounding in any dtype but the sh
 
 def seen_norms(single, ranks):
     """What clip_grad_norm_ saw; `single`, `ranks`: its events, of each rank."""
-    if not single and not any(ranks):
+    if not single or not all(ranks):
         return []
-    if bool(single) != any(map(bool, ranks)):
-        callers = ranks_text([i for i, r in enumerate(ranks) if r])
-        who = "The single run calls" if single else f"Of {callers} alone there are calls of"
-        return [f"{who} {_place(single, ranks)}, and the"
-                f" {'ranks do' if single else 'single run does'} not."]
-    if not all(ranks):
-        return [f"Gradients are clipped on {ranks_text([i for i, r in enumerate(ranks) if r])}"
-                f" alone, by {_place(single, ranks)}."]
     norms, truth, slack = _norms(single, ranks)
     more = ([] if len({len(r) for r in ranks} | {len(single)}) == 1
             else [f"{_place(single, ranks)} is called {len(ranks[0])} times on a rank, and"
@@ -33,8 +25,9 @@ def seen_norms(single, ranks):
     seen = ", ".join(f"{n:.4g}" for n in norms[:8])
     text = (f"{_place(single, ranks)} saw the norms {seen} on the ranks, {truth:.4g} in the single "
             "run")
-    if _are_pieces(norms, truth, slack):
-        text += ": those of the ranks' own pieces, not that of all"
+    if groups := _whose_squares_add_up(norms, truth, slack):
+        text += "; the squares add up to the latter's over " + " and over ".join(
+            map(ranks_text, groups))
     return [text + ".", *more]
 
 
@@ -43,9 +36,10 @@ def _norms(single, ranks):
     return [r[-1]["norm"] for r in ranks], single[-1]["norm"], slack
 
 
-def _are_pieces(norms, truth, slack):
-    return any(all(abs(sum(norms[r]**2 for r in group)**0.5 - truth) <= slack * truth
-                   for group in groups) for groups in groupings(len(norms)))
+def _whose_squares_add_up(norms, truth, slack):
+    return next((groups for groups in groupings(len(norms))
+                 if all(abs(sum(norms[r]**2 for r in group)**0.5 - truth) <= slack * truth
+                        for group in groups)), [])
 
 
 def clip_factor(single, ranks, scaled):
@@ -58,8 +52,8 @@ def clip_factor(single, ranks, scaled):
         return []
     names = [name for name, factor in scaled.items()
              if factor and abs(factor * norms[0] / truth - 1) <= 2 * slack]
-    return [f"The factor {truth / norms[0]:.4g} of {some(names)} is what clipping makes of that"
-            " norm: it is right again where the norm is."] if names else []
+    return [f"The factor {truth / norms[0]:.4g} of {some(names)} is the ratio of these norms."
+           ] if names else []
 
 
 def clipped_in_pieces(names, truth, observed):
@@ -87,9 +81,7 @@ def clipped_in_pieces(names, truth, observed):
         return []
     listed = ", ".join(f"{factor:.4g}" for factor in factors)
     return [f"The gradients are {listed} times the single run's in {len(factors)} pieces of all"
-            f" parameters one behind another, and each piece has the norm {norms[0]:.4g}: each"
-            " was clipped by its own norm, as each rank's part of a flat buffer, and not by that"
-            " of all."]
+            f" parameters one behind another, and each piece has the norm {norms[0]:.4g}."]
 
 
 def _factors(ratios, most):

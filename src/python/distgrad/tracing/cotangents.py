@@ -132,8 +132,8 @@ def sentences(found, shape):
                     f" gradient{_where(found.zero, shape)}.")
     if found.means_over:
         fewest, most = found.means_over
-        said.append(f"Each row of dimension 0 is divided by its own number of {dims}s, {fewest} to"
-                    f" {most} of them: short ones count as much as long ones.")
+        said.append(f"Each row of dimension 0 counts in inverse proportion to its number of"
+                    f" {dims}s, {fewest} to {most} of them.")
     elif len(found.factors) > 1 and len(found.factors) <= _MOST:
         said.append(f"The {dims}s count differently: " + ", ".join(
             f"{many} of them {factor:.4g} times" for factor, many in sorted(found.factors)) + ".")

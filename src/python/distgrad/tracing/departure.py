@@ -24,10 +24,8 @@ class Departure:
     tokens: list = dataclasses.field(default_factory=list)  # sentences on how the tokens count
     lost: list = dataclasses.field(
         default_factory=list)  # wrong ones without a gradient, though one reaches their modules
-    foreign: list = dataclasses.field(
-        default_factory=list)  # wrong ones without a gradient that are of no module which ran
     also: list = dataclasses.field(default_factory=list)  # other outputs where backward departs
-    # Of which output's gradient shares at `module`, that nobody adds up, make another one
+    # What is computed from `module`, whose gradient the ranks have shares of, and has another one
     unsummed_before: str = ""
     # Wrong ones elsewhere, where the ranks have shares of their modules' outputs' gradients
     unsummed: list = dataclasses.field(default_factory=list)
@@ -39,17 +37,15 @@ class Departure:
     since_calls: list = dataclasses.field(default_factory=list)
     # Calls between the last module and the loss
     behind_modules: list = dataclasses.field(default_factory=list)
-    # (output, calls): of which the ranks have shares that are to be added up
+    # (output, how, calls): of whose gradient each rank has a share
     shared: list = dataclasses.field(default_factory=list)
     compared: int = 0  # modules
     # Outputs without a gradient that differ: what is computed from them is not known
     silent: list = dataclasses.field(default_factory=list)
-    silent_modules: int = 0  # that they are of
+    right: int = 0  # modules that are right as far as the stage says: in forward, or backward too
     # By rank: how many times the single run's its backward is
     factors: dict = dataclasses.field(default_factory=dict)
     are_calls: bool = False  # whether the factors are by micro-batch
-    # How many of the last output's rows have a gradient in the single run, and of how many
-    counted: tuple = ()
     # Rows, that the losses which do not weigh alike are means over
     means_over: dict = dataclasses.field(default_factory=dict)
     is_cut: bool = False  # whether no gradient reaches `direct`
@@ -58,5 +54,4 @@ class Departure:
     )  # wrong ones that backward gives another gradient, though it is right in all modules
     # What is odd about the data that the ranks compute with
     data: list = dataclasses.field(default_factory=list)
-    parted: int = 0  # among how many the ranks share the data, 0 where they do not or not evenly
     losses: dict = dataclasses.field(default_factory=dict)

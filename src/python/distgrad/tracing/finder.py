@@ -7,13 +7,14 @@ from .arrivals import unreached, wrong_at_once
 from .backward_search import SAME_FACTOR, BackwardSearch, are_alike, by_call, by_rank
 from .calls import between, named
 from .cotangents import sentences, tokens_of
-from .data import leave_out_other_passes, looked_at
+from .data import covers, leave_out_other_passes, looked_at, texts_on
 from .departure import Departure
 from .forward_search import ForwardSearch
 from .graph import Graph
 from .joined import joined
 from .orders import names_of, pieces_in_another_order
 
+_IN_FORWARD = ("forward", "cut", "loss", "backward", "shares", "frozen")  # what their text is on
 _SAME_COUNT = 0.02  # of numbers of rows, that a bfloat16 can show
 
 
@@ -38,21 +39,42 @@ class Finder:
     def departure(self):
         found = (self._forward() or self._frozen() or self._backward()
                  or self._changed_since(self._after()))
-        found.compared = len({one.name for one in self._known})
+        names = {one.name for one in self._known}
+        unsure = self._not_right(with_backward=found.stage not in _IN_FORWARD)
+        found.compared = len(names)
+        found.right = len(names - {one.name for one in unsure})
+        if found.stage == "backward":
+            unsure = self._not_right(with_backward=True)
+        if found.before in {one.label for one in unsure}:
+            found.before = ""
         if found.stage != "forward":
-            silent = [one for one in self._known if self._forwards.is_silent(one)]
-            found.silent = [one.label for one in silent]
-            found.silent_modules = len({one.name for one in silent})
+            found.silent = [one.label for one in self._known if self._forwards.is_silent(one)]
         found.losses = self._losses()
-        found.data, found.parted = self._looked_at_data()
+        found.data = self._looked_at_data()[0] or next(
+            (texts for one in self._known if one.is_equal and not _is_sum(one)
+             and (texts := texts_on(one, len(self._ranks)))), [])
         if found.stage == "forward" and ", of which the ranks hold" not in found.how:
-            found.data += [f"of {names_of(ones)} {text}"
-                           for text, ones in pieces_in_another_order(self._known)]
+            found.data = found.data + [f"of {names_of(ones)} {text}"
+                                       for text, ones in pieces_in_another_order(self._known)]
         self._place_parameters(found)
-        found.counted = self._counted()
         if found.stage == "weights":
             found.means_over = self._means_over(found)
         return found
+
+    def _not_right(self, with_backward):
+        """The outputs that the ranks are not known to have all of, or whose gradient is not known
+        to be right."""
+        known = {id(one) for one in self._known}
+        return [one for one in self.all
+                if id(one) not in known or not one.is_equal
+                or not covers(one.pieces, one.truth["value"])
+                or with_backward and not self._has_right_gradient(one)]
+
+    def _has_right_gradient(self, one):
+        state = self._states.get(one.position)
+        if state is None:  # of what needs no gradient there is nothing to be right
+            return one.truth["gradient"] is None and all(p.gradient is None for p in one.pieces)
+        return state.kind in ("own", "shares")
 
     def _means_over(self, found):
         """By rank, or micro-batch, how many rows have a gradient, where these are what the losses
@@ -70,19 +92,12 @@ class Finder:
                 return rows
         return {}
 
-    def _counted(self):
-        gradient = next((one.truth["gradient"] for one in reversed(self._known)
-                         if one.truth["gradient"] is not None), None)
-        if gradient is None or gradient.dim() < 2:
-            return ()
-        rows = gradient.flatten(0, -2).any(-1)
-        return int(rows.sum()), len(rows)
-
     # -- forward
 
     def _forward(self):
         if not self._known:
-            return Departure("unknown", how="no module has the same name in both runs")
+            return Departure("unknown", how="no module of the same name gave a tensor of"
+                             " floating-point numbers in both runs")
         found = self._forwards.run()
         return self._departs_at(*found) if found else None
 
@@ -135,7 +150,8 @@ class Finder:
         states = [(one, search.states[one.position]) for one in self._known
                   if one.position in search.states]
         if not states:
-            return Departure("unknown", how="of no module are gradients known in both runs")
+            return Departure("unknown", how="the gradient of no module's output can be"
+                             " compared")
         # Of what runs first
         first = next((state for _, state in states if state.kind == "own"), states[0][1])
         self._factors, self._factors_by_call = by_rank(first), by_call(first)
@@ -284,12 +300,7 @@ class Finder:
     def _after(self):
         """All modules are right."""
         rank = 0
-        events = self._ranks[rank]["events"]
-        ends = [i for i, event in enumerate(events) if event["kind"] == "loss"]
-        behind = events[ends[-1] + 1:] if ends else []
-        calls = named([e for e in behind if e["kind"] in ("communication", "function")])
-        hooks = named(
-            [e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
+        calls = next(filter(None, map(_behind_backward, self._ranks)), [])
         factors = self._factors
         if self._is_there_from_the_loss(factors):
             last = next(one for one in reversed(self._known) if one.position in self._states)
@@ -318,7 +329,7 @@ class Finder:
         if stage == "after" and direct:
             stage = "parameters"
         known = [one for one in self._known if one.position in self._states]
-        return Departure(stage, calls=calls + [c for c in hooks if c not in calls], factors=factors,
+        return Departure(stage, calls=calls, factors=factors,
                          shared=shared, direct=direct, is_cut=bool(absent),
                          how=self._other_backwards_of(direct) if stage == "parameters" else "",
                          behind_modules=self._between(known[-1], None, rank))
@@ -362,10 +373,11 @@ class Finder:
         if found.stage in ("forward", "loss"):
             found.upstream = list(self._wrong)
         elif found.stage == "backward":
+            unsure = {one.position for one in self._not_right(with_backward=True)}
             for name in self._wrong:
                 owners = self._graph.owners(name)
-                if name not in found.upstream and owners and all(
-                        p in self._states and p not in self._astray for p in owners):
+                if name not in found.upstream and owners and not unsure.intersection(
+                        owners) and self._astray.isdisjoint(owners):
                     found.others.append(name)
             found.direct = wrong_at_once(*self._arrived(), found.others, self._right)
             others = [name for name in found.others if name not in found.direct]
@@ -376,6 +388,20 @@ class Finder:
     def _is_share(self, parameter):
         """Whether the ranks have shares of the gradient of its module's output."""
         return any(self._states[p].kind == "shares" for p in self._graph.owners(parameter))
+
+
+def _behind_backward(trace):
+    """The calls of a rank after its last backward began, then those in a backward before."""
+    events = trace["events"]
+    ends = [i for i, event in enumerate(events) if event["kind"] == "loss"]
+    behind = events[ends[-1] + 1:] if ends else []
+    calls = named([e for e in behind if e["kind"] in ("communication", "function")])
+    hooks = named([e for e in events if e["kind"] == "communication" and e["phase"] == "backward"])
+    return calls + [call for call in hooks if call not in calls]
+
+
+def _is_sum(one):
+    return any(piece.group for piece in one.pieces)
 
 
 def _rows_with_a_gradient(gradient):

@@ -22,6 +22,11 @@ def tolerance_of(*tensors):
     return max(tolerance_of_dtype(x.dtype) for x in tensors)
 
 
+def noise_of(dtype):
+    """How much of the model's largest gradient may be rounding in one that is zero on paper."""
+    return (64 if dtype in (torch.float64, torch.float32) else 4) * torch.finfo(dtype).eps
+
+
 def off(x, truth):
     """The 2-norm of the difference over that of the truth."""
     x, truth = x.double(), truth.double()

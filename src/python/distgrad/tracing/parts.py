@@ -9,10 +9,9 @@ import torch
 
 from .dtypes import coarsest
 from .joined import joined
-from .joining import TOLERANCES, off, tolerance_of_dtype
+from .joining import TOLERANCES, noise_of, off, tolerance_of_dtype
 
 _MOST_PARTS = 32
-_NOISE = {torch.float64: 64, torch.float32: 64}  # eps of the model's largest gradient; 4 of others'
 
 
 @dataclasses.dataclass
@@ -78,8 +77,7 @@ class Cutter:
                      for n, p in parameters.items()}
         gained = {n: g - self._before[n] if n in self._before else g for n, g in gradients.items()}
         self._before = gradients
-        self._eps = {n: _NOISE.get(p.dtype, 4) * torch.finfo(p.dtype).eps
-                     for n, p in parameters.items()}
+        self._eps = {n: noise_of(p.dtype) for n, p in parameters.items()}
         recording.paused = True
         try:
             names = [self.module] if self.module else list(

@@ -5,6 +5,7 @@ watched is changed: values are copied.
 
 import functools
 import gc
+import importlib
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -64,6 +65,8 @@ class Recording:
         """Before any of the user's modules is imported, as these may bind what is replaced here to
         names of their own."""
         torch.nn.modules.module.register_module_forward_hook(self._module_gave)
+        if self._keeps_graph:  # else a compiled backward refuses to
+            importlib.import_module("torch._functorch.config").donated_buffer = False
         self._watch_functions()
         self._watch_backward()
         self._watch_slopes()
@@ -204,8 +207,10 @@ class Recording:
 
         @functools.wraps(original)
         def clip(parameters, max_norm, *args, **kwargs):
-            norm = original(parameters, max_norm, *args, **kwargs)
+            norm, before = original(parameters, max_norm, *args, **kwargs), self.paused
+            self.paused = True
             seen = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+            self.paused = before
             self.note("clipping", "clip_grad_norm_", norm=float(seen),
                       eps=torch.finfo(seen.dtype).eps)
             return norm
@@ -332,6 +337,11 @@ class _Exchanges(TorchDispatchMode):
         super().__init__()
         self._recording = recording
 
+    @classmethod
+    def ignore_compile_internals(cls):
+        """Else what the user has compiled would run uncompiled, and round otherwise."""
+        return True
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if func.namespace in ("c10d", "_c10d_functional", "_c10d_functional_autograd"):
             name = func._schema.name.partition("::")[2]
@@ -374,13 +384,14 @@ def plain(name):
 def local_piece(x):
     """(a copy of what this process has of the tensor, where that begins in the whole: None of a
     plain tensor, "partial" of a share)"""
-    x, at = x.detach(), None
+    at = None
     if hasattr(x, "placements") and hasattr(x, "device_mesh"):
         at = _offset(x)
-        x = x.to_local()
+        # An operator on the DTensor may change it: of an embedding cut by rows it uses up the mask
+        x = x._local_tensor
     if hasattr(x, "trigger_wait"):
         x = x.trigger_wait()
-    return x.to(device="cpu", copy=True), at
+    return x.detach().to(device="cpu", copy=True), at
 
 
 def _offset(x):

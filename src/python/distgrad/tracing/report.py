@@ -23,29 +23,21 @@ def texts(departure, shares, world_size, factor):
     if departure.also:
         lines.append(f"Backward departs likewise at {some(departure.also)}.")
     if departure.lost:
-        lines.append(f"Backward reaches the modules of {some(departure.lost)}, and what it gives is"
-                     " not returned: it was never reduced (no_sync, set_requires_gradient_sync,"
-                     " set_requires_all_reduce), was set to zero or None, or the parameter is"
-                     " frozen or another object.")
-    if departure.foreign:
-        lines.append(f"Nothing is known of {some(departure.foreign)}: no module that ran on the"
-                     " ranks has that.")
+        lines.append(f"Backward gives a gradient to {some(departure.lost)}, and the step returns"
+                     " none, or zeros.")
     if departure.direct and departure.stage == "backward":
         lines.append("What backward gives to"
                      f" {some(departure.direct)}, added up over the ranks before anything is"
-                     " reduced, is wrong although it is right at their modules' outputs: look at"
-                     " where they are used beside these, as in the loss or its slopes.")
+                     " reduced, is wrong although it is right at their modules' outputs.")
     if departure.unsummed:
         lines.append("Wrong while each rank has a share of the gradient of their modules' outputs,"
-                     " whose sum is right: backward is to add the shares up before, or these are to"
-                     f" be added up after it: {some(departure.unsummed)}.")
+                     f" whose sum is right: {some(departure.unsummed)}.")
     if departure.others:
-        lines.append("Wrong although backward is right at their modules' outputs, so that what"
-                     " comes after backward is to be looked at, and where they are used beside"
-                     f" these, as in the loss or its slopes: {some(departure.others)}.")
+        lines.append("Wrong although the gradients of their modules' outputs are right:"
+                     f" {some(departure.others)}.")
     if departure.stage == "loss":
-        lines += [f"The loss may be computed from the output of {some(departure.silent)}: it needs"
-                  " no gradient, and is not that of the single run."] if departure.silent else []
+        lines += [f"The output of {some(departure.silent)}, which needs no gradient, is not that of"
+                  " the single run."] if departure.silent else []
         lines += _losses(departure.losses)
     meanings = {}
     for share in shares:
@@ -64,8 +56,8 @@ def _departure(d, factor):
             begin = f"Forward is right up to the output of {d.before}, and departs in that of"
         since = (f" Since the output of {d.since}, from which it is computed as well:"
                  f" {'; '.join(d.since_calls[:_MOST_CALLS])}." if d.since_calls else "")
-        there = f"There lies: {calls}." if calls else "No call that communicates lies there."
-        return f"{begin} {d.module}{on}{d.how}. {there}{since}"
+        there = f" There lies: {calls}." if calls else ""
+        return f"{begin} {d.module}{on}{d.how}.{there}{since}"
     if d.stage == "frozen":
         verb = "is" if len(d.direct) == 1 else "are"
         return (f"{some(d.direct)} {verb} frozen{on} (requires_grad is False), and not in the"
@@ -80,93 +72,55 @@ def _departure(d, factor):
         what = ("the loss is right, its backward departs" if _is_right(d.losses)
                 else "the loss departs, or its backward")
         return (f"Forward is right in {_all(d)}, {what}: the output of {d.module}{on}"
-                f" {d.how}. " + (f"Behind it lies: {calls}." if calls else "No call that"
-                                 " communicates lies behind it."))
+                f" {d.how}." + (f" Behind it lies: {calls}." if calls else ""))
     if d.stage == "backward":
         begin = (f"backward is right down to the output of {d.before}, and departs" if d.before
                  else "backward departs")
-        unsummed = (f"Nobody adds them up before {d.unsummed_before}, whose output has another"
-                    " gradient. " if d.unsummed_before else "")
+        unsummed = (f" The output of {d.unsummed_before}, from which it is computed, has another"
+                    " gradient." if d.unsummed_before else "")
         return (f"Forward is right in {_all(d)}; {begin} at {d.module}, whose output{on}"
-                f" {d.how}. {unsummed}"
-                + ("The loss is computed from it directly, too. " if d.is_in_loss else "")
-                + (f"Between both lies: {calls}." if calls else "No call that communicates lies"
-                   " between both."))
+                f" {d.how}.{unsummed}"
+                + (" The loss is computed from it directly, too." if d.is_in_loss else "")
+                + (f" {'Between both' if d.before else 'Behind it'} lies: {calls}." if calls
+                   else ""))
+    right = f"Forward and backward are right in {_all(d)}"
     if d.stage == "term":
-        return (f"Forward and backward are right in {_all(d)}, but another term of the "
-                "loss counts otherwise.")
+        return f"{right}, but another term of the loss counts otherwise."
     if d.stage == "weights":
         whose = "micro-batches'" if d.are_calls else "ranks'"
-        return (f"Forward and backward are right in {_all(d)}, but the {whose} losses do "
-                f"not weigh alike{_times(d.factors, d.are_calls)}{_rows(d)}.")
+        return f"{right}, but the {whose} losses do not weigh alike{_times(d)}{_rows(d)}."
     if d.stage == "shares":
         output, how, calls = d.shared[0]
-        return (f"Forward is right in {_all(d)}, but the output of {output} {how}:"
-                " backward is to add them up"
-                + (f", in {'; '.join(calls[:_MOST_CALLS])}" if calls else "") + ", or the gradients"
-                " of the parameters before it are to be added up over these ranks after backward.")
+        return (f"Forward is right in {_all(d)}; the output of {output} {how}."
+                + (f" Behind it lies: {'; '.join(calls[:_MOST_CALLS])}." if calls else ""))
+    behind = f" After backward, or from its hooks: {calls}." if calls else ""
+    before = (f" Between the last module and the loss: {'; '.join(d.behind_modules[:_MOST_CALLS])}."
+              if d.behind_modules else "")
     if d.stage == "parameters":
-        what = ((f"no gradient reaches {some(d.direct)} on any rank: it is detached or frozen, or"
-                 " what is computed from it is not used. Where DistributedDataParallel waits for"
-                 " it, it reduces nothing") if d.is_cut
-                else (f"what backward gives to {some(d.direct)}, added up over the ranks before"
-                      " anything is reduced, is wrong: "
-                      + (f"{d.how}. What is to have no gradient of a loss is frozen or detached in"
-                         " it, or zeroed behind it" if d.how else
-                         "look at where it is used beside its module's output, as in the loss, and"
-                         " at hooks")))
-        return (f"Forward and backward are right in {_all(d)}, but {what}." +
-                (f" Behind the modules lies: {'; '.join(d.behind_modules[:_MOST_CALLS])}."
-                 if d.behind_modules else ""))
-    behind = ". Nothing communicates after backward."
-    if calls:
-        behind = f". After backward, or from its hooks: {calls}."
+        what = (f"no gradient reaches {some(d.direct)} on any rank" if d.is_cut else
+                f"what backward gives to {some(d.direct)}, added up over the ranks before anything"
+                " is reduced, is wrong" + (f": {d.how}" if d.how else ""))
+        return f"{right}, but {what}.{before}"
     if d.stage == "factor":
-        return (f"Forward and backward are right in {_all(d)}, so it is a factor:"
-                f" {_after(d.factors, factor, d.parted, d.counted)}"
-                + (". Between the last module and the loss:"
-                   f" {'; '.join(d.behind_modules[:_MOST_CALLS])}" if d.behind_modules else "")
-                + behind)
-    of_what = "is wrong is the data (below), or it happens" if d.data else "is wrong happens"
-    return (f"Forward and backward are right in {_all(d)}{_times(d.factors)}: what"
-            f" {of_what} to the parameters' gradients (accumulation, hooks, reduction, scaling,"
-            " clipping), inside the modules that hold them, or where they are used beside these"
-            + behind)
+        return f"{right}: {_after(d.factors, factor)}.{before}{behind}"
+    return f"{right}{_times(d)}; the gradients that the step returns are wrong.{behind}"
 
 
 def _all(d):
-    if d.silent_modules:
-        return f"{d.compared - d.silent_modules} of {d.compared} modules"
+    if d.right < d.compared:
+        return f"{d.right} of {d.compared} modules"
     return f"all {d.compared} modules" if d.compared > 1 else "the one module that both runs have"
 
 
-def _after(factors, factor, parts, counted):
-    """What becomes of the ranks' `parts` of the data, where all gradients are wrong by one
-    factor."""
+def _after(factors, factor):
+    """What becomes of the ranks' parts of the data, where all gradients are wrong by one factor."""
     weight = next(iter(factors.values()))
     behind = factor / weight
     what = "added up" if abs(behind - 1) <= 0.01 else f"added up and multiplied by {_ratio(behind)}"
     times = ("as the single run's loss does" if abs(weight - 1) <= _SAME_FACTOR
              else f"{_ratio(weight)} times as the single run's loss does")
-    text = (f"each rank's loss weighs its part of the data {times}, and in the end the ranks' "
+    return (f"each rank's loss weighs its part of the data {times}, and in the end the ranks' "
             f"gradients are {what}")
-    if parts > 1 and abs(behind * parts - 1) <= 0.01:  # that a mean is meant is likely, no more
-        text += (f". That is a mean over {parts} parts of the data: with it, each rank's loss has "
-                 f"to weigh {parts} times as the single run's does")
-    return text + _tokens_text((weight, factor), counted)
-
-
-def _tokens_text(wrong, counted):
-    """Where the ranks' losses are wrong by what tokens without a gradient make: divided by all, or
-    by those that count."""
-    some_count, all_count = counted or (0, 0)
-    if not 0 < some_count < all_count or not any(abs(w / x - 1) <= _SAME_FACTOR for w in wrong
-                                                 for x in (some_count / all_count,
-                                                           all_count / some_count)):
-        return ""
-    return (f". That is the ratio of the {some_count} rows of the last output that have a gradient"
-            f" in the single run to all {all_count}: the loss is divided by the one where it is to"
-            " be by the other")
 
 
 def _ratio(x):
@@ -175,23 +129,22 @@ def _ratio(x):
             and abs(inverse - round(inverse)) < 0.01 * abs(inverse) else f"{x:.4g}")
 
 
-def _times(factors, are_calls=False):
-    values = list(factors.values())
+def _times(d):
+    values = list(d.factors.values())
     if not values or all(abs(v - 1) <= _SAME_FACTOR for v in values):
         return ""
     if max(values) - min(values) <= 0.01 * max(map(abs, values)):
         return f", where the ranks' losses weigh their parts {values[0]:.4g} times"
-    each = "micro-batch {}" if are_calls else "rank {}"
-    return ": they weigh their parts " + ", ".join(f"{v:.4g} ({each.format(k + are_calls)})"
-                                                   for k, v in sorted(factors.items())) + " times"
+    each = "micro-batch {}" if d.are_calls else "rank {}"
+    return ": they weigh their parts " + ", ".join(f"{v:.4g} ({each.format(k + d.are_calls)})"
+                                                   for k, v in sorted(d.factors.items())) + " times"
 
 
 def _rows(d):
     if len(set(d.means_over.values())) < 2:
         return ""
-    return (", as means over their own numbers of tokens or rows do: "
-            + ", ".join(str(n) for _, n in sorted(d.means_over.items())) + ". Divide by all, or"
-            " weigh each by its share")
+    return (", in inverse proportion to how many of their tokens or rows have a gradient: "
+            + ", ".join(str(n) for _, n in sorted(d.means_over.items())))
 
 
 def _is_right(losses):

@@ -161,8 +161,7 @@ def _clipping(names, row, parts, precision):
         return ""
     if max(norms) - min(norms) > slack * max(norms):
         return ""
-    return ("as if each part's gradient were clipped to one norm, and the clipped ones added up:"
-            " clip what is added up")
+    return "each part's gradient counts in inverse proportion to its norm"
 
 
 def _meaning_of_other_term(rows, data, parts, precision, module):
@@ -197,17 +196,16 @@ def _meaning_by_rank(rows, parts, precision):
                   for rank, row in rows.items())
         states[call] = "own" if own else "all" if len(groups) == 1 else tuple(sorted(groups))
     if set(states.values()) == {"own"}:
-        return ("on each rank the gradient of its own data alone: not reduced over the ranks that "
-                "have other data")
+        return "on each rank the gradient of its own data alone"
     if set(states.values()) == {"own", "all"}:
         names = {state: ", ".join(str(c + 1) for c in calls if states[c] == state)
                  for state in ("own", "all")}
-        return (f"micro-batch {names['own']} is not reduced over the ranks, micro-batch "
-                f"{names['all']} is")
+        return (f"of micro-batch {names['own']} each rank has its own data's gradient alone, of"
+                f" micro-batch {names['all']} that of all")
     groups = states[calls[0]]
     if len(calls) == 1 and isinstance(groups, tuple) and all(len(g) > 1 for g in groups):
-        return "reduced within " + " and within ".join("ranks " + ", ".join(map(str, g))
-                                                       for g in groups) + " alone"
+        return "the sum over " + " and the sum over ".join("ranks " + ", ".join(map(str, g))
+                                                           for g in groups) + " alone"
     return ""
 
 
@@ -229,7 +227,7 @@ def meaning_of(row, parts, precision):
         return "only a part of the data counts: the rest is on no rank"
     tokens = [x * p.tokens for x, p in zip(row, parts)]
     if max(tokens) - min(tokens) <= 3 * precision * max(map(abs, tokens)):
-        return "each part is divided by its own number of tokens: " + ", ".join(
+        return "each part counts in inverse proportion to its number of tokens: " + ", ".join(
             f"{name} {n}" for name, n in _by_part([p.tokens for p in parts], parts))
     usual = sorted(row)[len(row) // 2]
     others = [i for i, x in enumerate(row) if abs(x - usual) > 3 * precision * most]

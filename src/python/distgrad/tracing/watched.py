@@ -87,7 +87,6 @@ class WatchedSingle:
         if departure.stage in ("after", "weights", "shares"):
             departure.others = []
             departure.lost = reached(self._ranks, absent)
-            departure.foreign = [name for name in absent if name not in departure.lost]
         clippings = [[e for e in t["events"] if e["kind"] == "clipping"]
                      for t in [trace, *self._ranks]]
         where = {"departure": dataclasses.asdict(departure),

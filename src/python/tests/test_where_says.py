@@ -1,0 +1,265 @@
+"""What check_step's `Where:` says is what was measured: steps that it said something false of, and
+such as are written likewise."""
+
+import unittest
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+from torch.nn import functional as F
+
+from forked_steps import report_of, use_forks
+
+
+def gradients(model):
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def numbers(*shape, seed=2, dtype=torch.float64):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+# ---- tokens that repeat: nobody knows which rank computes which of their rows
+
+
+ROWS = [17, 9, 14]
+TOKENS = torch.randint(0, 24, (40,), generator=torch.Generator().manual_seed(3))
+LABELS = torch.randint(0, 8, (40,), generator=torch.Generator().manual_seed(4))
+
+
+def tagger(dtype):
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Embedding(30, 4), nn.Linear(4, 8)).to(dtype)
+
+
+def tag(rank, tokens, dtype, skipped=(), times=1):
+    model, at = tagger(dtype), sum(ROWS[:rank])
+    mine = [i for i in range(at, at + ROWS[rank]) if i not in skipped]
+    (F.cross_entropy(model(tokens[mine]), LABELS[mine], reduction="sum") / 40).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+    model[1].bias.grad *= times
+    return gradients(model)
+
+
+def tag_all(tokens, dtype):
+    model = tagger(dtype)
+    F.cross_entropy(model(tokens), LABELS).backward()
+    return gradients(model)
+
+
+class Rows(unittest.TestCase):
+    def report(self, tokens, dtype=torch.float64, **mistake):
+        return str(report_of(lambda rank: tag(rank, tokens, dtype, **mistake),
+                             lambda: tag_all(tokens, dtype), 3))
+
+    def test_of_tokens_that_repeat_no_row_is_said_to_be_missing(self):
+        for dtype in (torch.float64, torch.float32, torch.bfloat16):
+            text = self.report(TOKENS, dtype, times=3)
+            self.assertIn("Forward and backward are right in all 3 modules", text)
+            self.assertNotIn("Data:", text)
+
+    def test_rows_that_are_missing_are_said_where_no_other_is_like_them(self):
+        tokens = TOKENS.clone()
+        tokens[20:22] = torch.tensor([28, 29])  # these occur once
+        text = self.report(tokens, skipped=(20, 21))
+        self.assertIn("rows 20-21 of 40 are computed by no rank", text)
+        self.assertNotIn("right in all", text)
+
+    def test_of_rows_that_are_missing_among_such_as_are_like_them_none_is_named(self):
+        skipped = next(i for i in range(17, 26) if int((TOKENS == TOKENS[i]).sum()) > 1)
+        text = self.report(TOKENS, skipped=(skipped,))
+        self.assertNotIn("computed by no rank", text)
+        self.assertNotIn("right in all", text)
+
+
+# ---- three stages; the last receives all micro-batches into one buffer
+
+
+X = numbers(8, 4)
+
+
+def stages():
+    torch.manual_seed(1)
+    return nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 5), "c": nn.Linear(5, 3)}
+                        ).double()
+
+
+def staged(rank, stale):
+    model, width = stages(), (4, 4, 5)[rank]
+    name, received, sent = "abc"[rank], [], []
+    for x in X.chunk(4):
+        if rank > 0:
+            is_new = not (stale and rank == 2 and received)
+            x = torch.empty(2, width, dtype=torch.float64) if is_new else received[-1]
+            dist.recv(x, rank - 1)
+            received.append(x)
+        elif rank == 0:
+            received.append(x)
+        if rank < 2:
+            with torch.no_grad():
+                dist.send(model[name](x).tanh(), rank + 1)
+    model = stages()  # forward again, with a graph
+    for x in received:
+        x = x.clone().requires_grad_(rank > 0)
+        y = model[name](x)
+        if rank == 2:
+            y.square().sum().backward()
+        else:
+            y, cotangent = y.tanh(), torch.empty(2, (4, 5)[rank], dtype=torch.float64)
+            dist.recv(cotangent, rank + 1)
+            y.backward(cotangent)
+        if rank > 0:
+            dist.send(x.grad, rank - 1)
+        sent.append(y)
+    return gradients(model)
+
+
+def not_staged():
+    model = stages()
+    model["c"](model["b"](model["a"](X).tanh()).tanh()).square().sum().backward()
+    return gradients(model)
+
+
+class Stages(unittest.TestCase):
+    def test_a_stage_that_has_one_micro_batch_four_times_is_not_right_in_forward(self):
+        report = report_of(lambda rank: staged(rank, True), not_staged, 3,
+                           partly_held=["a.*", "b.*", "c.*"])
+        text = " ".join(str(report).split())
+        self.assertIn("Forward is right in 2 of 3 modules", text)
+        self.assertIn("Data: c: rows 0-5 of 8 are computed by no rank", text)
+        self.assertIn("rank 2 computes the same rows in several passes", text)
+        self.assertNotIn("outputs are right: c", text)
+        self.assertNotIn("right down to the output of c", text)
+
+
+# ---- what is not recorded
+
+
+def complex_step(rank, ranks, keeps_imaginary):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4, dtype=torch.complex64),
+                          nn.Linear(4, 1, dtype=torch.complex64))
+    x = numbers(9, 3, dtype=torch.complex64).chunk(ranks)[rank]
+    model(x).abs().square().mean().backward()
+    for p in model.parameters():
+        whole = torch.view_as_real(p.grad).clone()
+        if ranks > 1:
+            dist.all_reduce(whole)
+        whole /= ranks
+        p.grad = torch.complex(whole[..., 0], whole[..., 1] * keeps_imaginary)
+    return gradients(model)
+
+
+class Bare(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(4, 6).double(), nn.Linear(6, 3).double()
+
+    def loss(self, x):
+        h = F.linear(x, self.up.weight, self.up.bias).tanh()
+        return F.linear(h, self.down.weight, self.down.bias).square().mean()
+
+
+def bare(rank, ranks, reduces):
+    model = Bare()
+    model.loss(numbers(9, 4).chunk(ranks)[rank]).backward()
+    for name, p in model.named_parameters():
+        if ranks > 1 and reduces in name:
+            dist.all_reduce(p.grad)
+            p.grad /= ranks
+    return gradients(model)
+
+
+class NotRecorded(unittest.TestCase):
+    def test_modules_without_real_outputs_are_not_said_to_have_other_names(self):
+        for parallel, single in ((lambda rank: complex_step(rank, 3, 0),
+                                  lambda: complex_step(0, 1, 1)),
+                                 (lambda rank: bare(rank, 3, "up"), lambda: bare(0, 1, "up"))):
+            text = " ".join(str(report_of(parallel, single, 3)).split())
+            self.assertIn("are wrong", text)
+            self.assertIn("no module of the same name gave a tensor of floating-point numbers",
+                          text)
+
+
+# ---- an embedding that is cut by rows
+
+
+def embedded(rank, ranks, times):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 3)).double()
+    if ranks > 1:
+        plan = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
+        parallelize_module(model, init_device_mesh("cpu", (ranks,)), {"0": plan})
+    (model(torch.arange(9)).square().sum() * times).backward()
+    return gradients(model)
+
+
+class Embeddings(unittest.TestCase):
+    def test_an_embedding_that_is_cut_by_rows_is_watched(self):
+        report = report_of(lambda rank: embedded(rank, 3, 2), lambda: embedded(0, 1, 1), 3)
+        text = " ".join(str(report).split())
+        self.assertIn("3 of 3 gradients are wrong", text)
+        self.assertIn("has 2 times its gradient", text)
+        self.assertNotIn("AssertionError", text)
+
+
+# ---- a gradient that is zero on paper; clipping by hand
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        q, k, v = (m(x).unflatten(-1, (2, 4)).transpose(1, 2) for m in (self.q, self.k, self.v))
+        return self.o(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+def attention(rank, ranks, times=1.0, of_bias=1.0, clips=""):
+    model = Attention()
+    (model(numbers(6, 5, 8, dtype=torch.float32).chunk(ranks)[rank]).square().mean()
+     * times).backward()
+    if ranks > 1:
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= ranks
+    model.q.bias.grad *= of_bias
+    if clips == "by hand":
+        norm = sum(float(p.grad.square().sum()) for p in model.parameters())**0.5
+        for p in model.parameters():
+            p.grad *= 0.01 / norm
+    elif clips:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    return gradients(model)
+
+
+class Attentions(unittest.TestCase):
+    def text(self, **mistake):
+        clips = {"clips": "it"} if "clips" in mistake else {}
+        return " ".join(str(report_of(lambda rank: attention(rank, 3, **mistake),
+                                      lambda: attention(0, 1, **clips), 3)).split())
+
+    def test_the_keys_bias_is_rounding_in_a_model_that_is_scaled(self):
+        text = self.text(times=1024.0)
+        self.assertIn("7 of 8 gradients are wrong", text)
+        self.assertNotIn("k.bias", text.replace("q.bias", ""))
+
+    def test_the_keys_bias_is_not_what_backward_gives_wrongly(self):
+        text = self.text(of_bias=1.5)
+        self.assertIn("q.bias 3/2 times the reference", text)
+        self.assertNotIn("k.bias", text)
+
+    def test_who_clips_by_hand_is_not_said_not_to_clip(self):
+        self.assertNotIn("clip_grad_norm_", self.text(of_bias=1.5, clips="by hand"))
+
+
+if __name__ == "__main__":
+    use_forks()
+    unittest.main()
