@@ -1,7 +1,7 @@
 """gradcheck of functions whose backward is right, or disputed, as they leave something out of
 autograd, or that are right by a convention: what it finds, and how it is reported.
 
-    python src/python/tests/test_gradcheck_right.py [-k NAME OF A TEST]
+    python src/python/tests/test_gradcheck_right.py [Cases.test_NAME]
 """
 
 import sys
@@ -15,7 +15,10 @@ from gradchecks import constants, conventions, right, running  # noqa: E402
 
 class Cases(unittest.TestCase):
     def test_right(self):
-        self.look_at(right.CASES)
+        self.look_at(running.by_default(right.CASES, right.SELDOM))
+
+    def test_seldom(self):
+        self.assertEqual(right.SELDOM - {case.name for case in right.CASES}, set())
 
     def test_constants(self):
         self.look_at(constants.CASES)
