@@ -141,7 +141,8 @@ std::string clipped_by_other_norm(Holders& reference, const Dump& observed,
           for (const std::size_t r : ranks) {
             sum.squares += norms[r].squares;
             sum.elements += norms[r].elements;
-            if (unit_roundoff(norms[r].dtype) > unit_roundoff(sum.dtype)) sum.dtype = norms[r].dtype;
+            if (unit_roundoff(norms[r].dtype) > unit_roundoff(sum.dtype))
+              sum.dtype = norms[r].dtype;
           }
           return ranks.size() > 1 && sum.elements > elements && is_norm(sum.squares, sum.dtype);
         }))

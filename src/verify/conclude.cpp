@@ -141,8 +141,8 @@ class Concluding {
       if (lost.empty() || comparison.gradients_equal()) return findings;
       findings = diagnose(evidence, nullptr);
       findings.push_back(unexplained_finding(
-          evidence, "The diagnosis was broken off. While the case was looked at once more, twice: " +
-                        lost));
+          evidence,
+          "The diagnosis was broken off. While the case was looked at once more, twice: " + lost));
       return findings;
     }
     CaseComparison guards = comparison;  // no gradients were observed that could be explained

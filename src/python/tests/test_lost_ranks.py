@@ -1,5 +1,5 @@
-"""A rank that dies while a mismatch is looked at once more changes no finding: it is measured again,
-or the diagnosis is broken off."""
+"""A rank that dies while a mismatch is looked at once more changes no finding: it is measured
+again, or the diagnosis is broken off."""
 
 import json
 import os
