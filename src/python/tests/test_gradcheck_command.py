@@ -245,7 +245,8 @@ class Command(unittest.TestCase):
         for arguments, words in (
                 ([f"{mine}:Sun", "--input", "ones(2)"], "mine.py has no 'Sun'; it has Sum"),
                 (["mien.py:Sum", "--input", "ones(2)"], "no such file: mien.py"),
-                ([f"{mine[:-3]}s.py:Sum", "--input", "ones(2)"], "mines.py (did you mean mine.py?)"),
+                ([f"{mine[:-3]}s.py:Sum", "--input", "ones(2)"],
+                 "mines.py (did you mean mine.py?)"),
                 (["nosuchpackage.losses:Sum", "--input", "ones(2)"],
                  "no module named 'nosuchpackage'"),
                 ([f"{mine}:Scaled", "--ranks", "2", "--input", "ones(1, 3)"],

@@ -23,8 +23,8 @@ _OTHER_GRAPHS = {
     "together": "where the function is called twice in one graph the gradients are wrong: the calls"
     " share memory",
 }
-_OVERWRITTEN = ("what autograd saved for the backward is overwritten before it: with copies of it, as"
-                " they were when it was saved, the gradient is another one")
+_OVERWRITTEN = ("what autograd saved for the backward is overwritten before it: with copies of it,"
+                " as they were when it was saved, the gradient is another one")
 _LAYOUTS = ("transposed", "sliced", "expanded")
 
 

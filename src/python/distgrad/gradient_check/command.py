@@ -69,7 +69,8 @@ def _parser():
                                      " 3 a rank raised, died or hung, or nothing could be judged.")
     parser.add_argument("function", metavar="FILE:FUNCTION",
                         help="losses.py:GatherLayer.apply, or package.module:function; a Module"
-                        " class is instantiated without arguments, or as written: losses.py:Loss(dim=3)")
+                        " class is instantiated without arguments, or as written:"
+                        " losses.py:Loss(dim=3)")
     parser.add_argument("--ranks", type=int, help="how many are started (default: 4)")
     parser.add_argument("--input", action="append", default=[], metavar="[NAME=]EXPR", dest="given",
                         type=lambda text: ("input", text),

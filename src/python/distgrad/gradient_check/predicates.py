@@ -243,8 +243,8 @@ def scaled_by_rank(pair) -> Optional[Mistake]:
     rows = [_one_factor(pair, [r]) if _has_right(pair, [(r, k) for k in range(pair.ranks)]) else 1
             for r in range(pair.ranks)]
     if all(c for c in rows):
-        return _mistake("scaled", pair, "each rank's gradient is the right one times a number of its"
-                        f" own: {_by_rank(rows)}")
+        return _mistake("scaled", pair, "each rank's gradient is the right one times a number of"
+                        f" its own: {_by_rank(rows)}")
     columns = [_column_factor(pair, k) for k in range(pair.ranks)]
     if all(c for c in columns):
         return _mistake("scaled", pair, "each rank's cotangent counts times a number of its own:"
@@ -585,8 +585,8 @@ def _others_elements(pair):
 
 
 def _same_columns(pair):
-    return all(pair.measured[r][k].shape[1] == pair.right[0][k].shape[1] == pair.right[r][k].shape[1]
-               for r, k in pair.pairs())
+    return all({pair.measured[r][k].shape[1], pair.right[r][k].shape[1]}
+               == {pair.right[0][k].shape[1]} for r, k in pair.pairs())
 
 
 def _order_of(measured, right, room):
