@@ -78,8 +78,7 @@ ExitCode gradcheck_command(const Arguments& arguments) {
   app.add_option("--detached", detached,
                  "what is detached at this line, losses.py:12, is a constant; all: wherever it is")
       ->type_name("LINE");
-  app.add_option("--objective", objective, "sum (default), mean or replicated")
-      ->type_name("NAME");
+  app.add_option("--objective", objective, "sum (default), mean or replicated")->type_name("NAME");
   app.add_option("--copies", copies, "inputs that are copies of one tensor on all ranks: x,wpe")
       ->type_name("NAMES");
   app.add_flag("--strict", strict, "exit code 1 also where the verdict is disputed");

@@ -46,10 +46,10 @@ void check_common_names(const Dump& reference, const Dump& observed) {
   const bool common =
       std::any_of(a.begin(), a.end(), [&](const std::string& name) { return b.count(name) > 0; });
   if (common || a.empty() || b.empty()) return;
-  throw UserError(fmt::format(
-      "{} and {} have no parameter in common: \"{}\" there, \"{}\" here{}",
-      for_terminal(reference.path), for_terminal(observed.path), for_terminal(*a.begin()),
-      for_terminal(*b.begin()), prefix_text(a, b)));
+  throw UserError(fmt::format("{} and {} have no parameter in common: \"{}\" there, \"{}\" here{}",
+                              for_terminal(reference.path), for_terminal(observed.path),
+                              for_terminal(*a.begin()), for_terminal(*b.begin()),
+                              prefix_text(a, b)));
 }
 
 // --- Names and their order ---

@@ -159,8 +159,7 @@ TEST(Rounding, NoiseOfAModelThatIsScaledIsNotJudged) {
   const auto compared = [&](float factor, float size_of_noise) {
     Model model(times(noise, size_of_noise), copies(times(other, factor)));
     for (RankDump& rank : model.observed.ranks)
-      rank.gradients["large"].tensor =
-          sample::bfloat16({kSize}, times(numbers(kSize, 1), factor));
+      rank.gradients["large"].tensor = sample::bfloat16({kSize}, times(numbers(kSize, 1), factor));
     return model.w();
   };
   EXPECT_EQ(compared(1024, 1).explanation, Explanation::kNoise) << compared(1024, 1).headline;
