@@ -216,7 +216,8 @@ class Command(unittest.TestCase):
                       self.call("a\n::error::b.py:f", "--input", "ones(2)")[2])
 
     def test_what_an_import_raises_has_its_lines(self):
-        Path(self.folder, "broken.py").write_text("import math\nraise ValueError('a\\n::b')\n")
+        Path(self.folder, "broken.py").write_text("import math\nraise ValueError('a\\n::b')\n\n\n"
+                                                "def f(x):\n    return x\n")
         code, _, err = self.call("broken.py:f", "--ranks", "2", "--input", "1.0")
         self.assertEqual(code, 2)
         self.assertRegex(err, "^gradcheck: importing broken.py raised ValueError: a\\\\n::b\n"

@@ -48,9 +48,9 @@ def main(arguments=None):
             print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
         return _USER
     except _TimeOver as over:
-        print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
         if str(over):
             print(visible_text(str(over)), file=sys.stderr)
+        print("gradcheck: the time of --total-timeout is over", file=sys.stderr)
         return _TIME_OVER
     verdict = result["report"]["verdict"]
     return _WRONG if verdict == "disputed" and options.strict else _CODES[verdict]
