@@ -12,7 +12,7 @@ import distgrad  # noqa: E402: by the path that ranks.py sets
 GROUPS = {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [3, 1]}  # by size; of 1 each rank is one
 
 
-_AT_ONCE = 32  # cases: what a set of ranks does in its time on a busy machine
+_AT_ONCE = 16  # cases: what a set of ranks does in its time on a busy machine
 
 
 def by_default(cases, seldom):
