@@ -4,8 +4,8 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
-# What loops over tensors has -O2 (targets.cmake: FAST): for the rest it takes a quarter longer to
-# compile, and gains nothing that one could measure.
+# Libraries that loop over tensors have -O2 (targets.cmake: FAST). It takes a quarter longer to
+# compile; what it would gain for the rest has not been measured.
 set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 

@@ -25,8 +25,8 @@ add_custom_target(benchmarks)
 add_custom_target(sanitized)
 add_custom_target(gpu_check)  # what tools/gpu_check runs
 
-# Every source without torch reads much of the same headers: they are compiled once for all. Debug
-# builds do without, so that each source is seen to include what it uses. Tests have GoogleTest's
+# Every source without torch reads much of the same headers: they are compiled once for all. The
+# preset dev does without, so that each source is seen to include what it uses. Tests have GoogleTest's
 # besides, and are not optimised: they take longer to compile than to run.
 set(DISTGRAD_COMMON_HEADERS <algorithm> <array> <charconv> <cmath> <cstdint> <cstdlib> <cstring>
   <filesystem> <fstream> <functional> <map> <memory> <numeric> <optional> <ranges> <set> <span>
