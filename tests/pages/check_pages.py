@@ -52,7 +52,8 @@ NOT_RUN = {
 def environment():
     foreign = ("GITHUB_", "CI_", "DISTGRAD", "COLUMNS")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
-    path = [str(DISTGRAD.parent), os.path.dirname(sys.executable), os.environ["PATH"]]
+    path = [str(DISTGRAD.parent), os.path.dirname(sys.executable), os.path.join(sys.prefix, "bin"),
+            os.environ["PATH"]]
     return {**kept, "PATH": ":".join(path), "PYTHONPATH": str(SOURCES / "src/python"),
             "NO_COLOR": "1", "DISTGRAD": str(DISTGRAD), "OMP_NUM_THREADS": "1",
             "PYTHONDONTWRITEBYTECODE": "1"}
