@@ -1,10 +1,11 @@
 """A Python for tests that has imported torch already: `import torch` is most of what a short test
 costs.
 
-call(PYTHON, ARGUMENTS) does what `PYTHON ARGUMENTS...` does, in a fork of a process that has imported torch and nothing of
-distgrad. That process serves all tests beside it, and ends when none has asked for a while. What a
-fork would not see alike is left to PYTHON itself: options of the interpreter, variables that it or
-the dynamic linker reads, a sandbox, namespaces other than the network's.
+call(PYTHON, ARGUMENTS) does what `PYTHON ARGUMENTS...` does, in a fork of a process that has
+imported torch and nothing of distgrad: `PYTHON warm_python.py --serve SOCKET`, which tools/test
+starts. Where WARM_PYTHON names no such socket, PYTHON itself does it, and so it does what a fork
+would not see alike: options of the interpreter, variables that it, torch or the dynamic linker
+reads, a sandbox.
 
 The fork has the descriptors, the directory, the environment, the limits and the network of this
 process, its session or group if this process leads one, and a parent that os.getppid() names. It
@@ -15,30 +16,23 @@ fork does.
 import array
 import fcntl
 import gc
-import hashlib
 import json
 import os
 import resource
+import select
 import signal
 import socket
-import subprocess
 import sys
 
-_IDLE_S = 30
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
               signal.SIGUSR2)
 _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _HIGH = 700  # descriptors from here on are the machinery's
 _NAMESPACES = {"user": 0x10000000, "net": 0x40000000}
 _MESSAGE_BYTES = 8 << 20
-# torch or the interpreter reads these when it is loaded.
-_READ_EARLY = ("LD_", "PYTHON", "TORCH_", "ATEN_", "MKL_", "GLIBC_", "MALLOC_", "CUDA_")
+# torch, the interpreter or the linker reads these when it is loaded.
+_READ_EARLY = ("LD_", "PYTHON", "TORCH_", "ATEN_", "CUDA_")
 _READ_HERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
-
-
-def _early(environment):
-    return {name: value for name, value in environment.items()
-            if name.startswith(_READ_EARLY) and name not in _READ_HERE}
 
 
 # ---- in the process that is called
@@ -49,46 +43,20 @@ def _needs_the_real_one(arguments):
         return True
     with open("/proc/self/status") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    return status.get("NoNewPrivs") == "1" or status.get("Seccomp") != "0"
+    in_sandbox = status.get("NoNewPrivs") == "1" or status.get("Seccomp") != "0"
+    return in_sandbox or any(name.startswith(_READ_EARLY) and name not in _READ_HERE
+                             for name in os.environ)
 
 
-def _socket_path(python):
-    made_of = [python, sorted(_early(os.environ).items()), os.stat(__file__).st_mtime]
-    name = hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
-    folder = f"/tmp/distgrad-warm-python-{os.getuid()}"
-    os.makedirs(folder, 0o700, exist_ok=True)
-    return os.path.join(folder, name)
-
-
-def _connected(path):
+def _connected():
+    path = os.environ.get("WARM_PYTHON")
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _MESSAGE_BYTES)
     try:
         connection.connect(path)
         return connection
-    except OSError:
-        connection.close()
+    except (OSError, TypeError):
         return None
-
-
-def _server(python):
-    """A connection to it. Starts it where there is none."""
-    path = _socket_path(python)
-    connection = _connected(path)
-    if connection:
-        return connection
-    with open(path + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        connection = _connected(path)
-        if connection:
-            return connection
-        with open(path + ".log", "w") as log:
-            server = subprocess.Popen([python, os.path.abspath(__file__), "--serve", path],
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
-                                      cwd="/", start_new_session=True)
-        server.stdout.read(1)
-        server.stdout.close()
-        return _connected(path)
 
 
 def _descriptors():
@@ -105,9 +73,9 @@ def _descriptors():
 
 def call(python, arguments):
     given = _descriptors()
-    if _needs_the_real_one(arguments) or max(given) >= _HIGH:
-        os.execv(python, [python, *arguments])
-    connection = _server(python)
+    connection = None
+    if not _needs_the_real_one(arguments) and max(given) < _HIGH:
+        connection = _connected()
     if connection is None:
         os.execv(python, [python, *arguments])
     life, end_of_life = os.pipe()
@@ -178,8 +146,6 @@ def _serve(path):
 
     gc.collect()
     gc.freeze()  # collections in forks neither look at what torch made nor copy its pages
-    if os.path.exists(path):
-        os.unlink(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)
@@ -189,17 +155,9 @@ def _serve(path):
     os.set_blocking(reader, False)
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    os.write(1, b"r")
-    os.dup2(0, 1)
     asking = {}  # pid -> connection
-    import select
     while True:
-        ready, _, _ = select.select([listener, reader], [], [], _IDLE_S)
-        if not ready and not asking:
-            os.unlink(path)
-            # A caller may have connected meanwhile: it finds the connection closed.
-            listener.close()
-            os._exit(0)
+        ready, _, _ = select.select([listener, reader], [], [])
         try:
             os.read(reader, 4096)
         except BlockingIOError:
