@@ -140,16 +140,17 @@ def _end_with(status):
 
 def _serve(path):
     """Returns in each fork, with its request."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(64)  # callers wait from here on
+    listener.setblocking(False)
+
     import torch  # noqa: F401
     import torch.distributed  # noqa: F401
     import torch.nn.functional  # noqa: F401
 
     gc.collect()
     gc.freeze()  # collections in forks neither look at what torch made nor copy its pages
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    listener.bind(path)
-    listener.listen(64)
-    os.set_blocking(listener.fileno(), False)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     os.set_blocking(reader, False)
