@@ -35,6 +35,11 @@ _READ_EARLY = ("LD_", "PYTHON", "TORCH_", "ATEN_", "CUDA_")
 _READ_HERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
 
 
+def _read_early(environment):
+    return {name: value for name, value in environment.items()
+            if name.startswith(_READ_EARLY) and name not in _READ_HERE}
+
+
 # ---- in the process that is called
 
 
@@ -43,9 +48,7 @@ def _needs_the_real_one(arguments):
         return True
     with open("/proc/self/status") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    in_sandbox = status.get("NoNewPrivs") == "1" or status.get("Seccomp") != "0"
-    return in_sandbox or any(name.startswith(_READ_EARLY) and name not in _READ_HERE
-                             for name in os.environ)
+    return status.get("NoNewPrivs") == "1" or status.get("Seccomp") != "0"
 
 
 def _connected():
@@ -71,6 +74,12 @@ def _descriptors():
     return found
 
 
+def _umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
 def call(python, arguments):
     given = _descriptors()
     connection = None
@@ -86,7 +95,7 @@ def call(python, arguments):
     request = {
         "arguments": arguments, "executable": os.path.abspath(sys.argv[0]), "cwd": os.getcwd(),
         "environment": dict(os.environ), "pid": os.getpid(), "parent": os.getppid(),
-        "descriptors": given, "umask": os.umask(0o22),
+        "descriptors": given, "umask": _umask(),
         "leads": "session" if os.getsid(0) == os.getpid() else
                  "group" if os.getpgid(0) == os.getpid() else "nothing",
         "ignored": [number for number in range(1, 32)
@@ -95,6 +104,8 @@ def call(python, arguments):
     passed = array.array("i", [life, *given])
     connection.sendmsg([json.dumps(request).encode()],
                        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, passed)])
+    if not child.is_born(connection):
+        os.execv(python, [python, *arguments])
     for number in {life, *given}:  # so that only the fork holds its pipes
         os.close(number)
     child.end_as_it_does(connection)
@@ -115,16 +126,19 @@ class _Child:
         except ProcessLookupError:
             pass
 
+    def is_born(self, connection):
+        born = connection.recv(64)
+        if born:
+            self._pid = int(born)
+            for early in self._early:
+                self.signal(early, None)
+        return bool(born)
+
     def end_as_it_does(self, connection):
-        while word := connection.recv(64).decode():
-            kind, number = word.split()
-            if kind == "pid":
-                self._pid = int(number)
-                for early in self._early:
-                    self.signal(early, None)
-            else:
-                _end_with(int(number))
-        os._exit(70)  # the server is gone
+        status = connection.recv(64)
+        if not status:
+            os._exit(70)  # the server is gone
+        _end_with(int(status))
 
 
 def _end_with(status):
@@ -156,7 +170,7 @@ def _serve(path):
     os.set_blocking(reader, False)
     signal.set_wakeup_fd(writer)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    asking = {}  # pid -> connection
+    asking, early = {}, _read_early(os.environ)
     while True:
         ready, _, _ = select.select([listener, reader], [], [])
         try:
@@ -167,8 +181,10 @@ def _serve(path):
         if listener in ready:
             connection, _ = listener.accept()
             request, descriptors = _received(connection)
-            if request is None:
+            if request is None or _read_early(request["environment"]) != early:
                 connection.close()
+                for number in descriptors:
+                    os.close(number)
                 continue
             child = os.fork()
             if child == 0:
@@ -182,7 +198,7 @@ def _serve(path):
             for number in descriptors:
                 os.close(number)
             asking[child] = connection
-            _tell(connection, f"pid {child}")
+            _tell(connection, child)
 
 
 def _reap(asking):
@@ -191,13 +207,13 @@ def _reap(asking):
         if pid == 0:
             return
         connection = asking.pop(pid)
-        _tell(connection, f"status {status}")
+        _tell(connection, status)
         connection.close()
 
 
-def _tell(connection, text):
+def _tell(connection, number):
     try:
-        connection.send(text.encode())
+        connection.send(str(number).encode())
     except OSError:  # it was killed
         pass
 
