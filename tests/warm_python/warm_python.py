@@ -2,8 +2,8 @@
 costs.
 
 call(PYTHON, ARGUMENTS) does what `PYTHON ARGUMENTS...` does, in a fork of a process that has
-imported torch and nothing of distgrad: `PYTHON warm_python.py --serve SOCKET`, which tools/test
-starts. Where WARM_PYTHON names no such socket, PYTHON itself does it, and so it does what a fork
+imported torch, DTensor and pipelines, and nothing of distgrad: `PYTHON warm_python.py --serve
+SOCKET`, which tools/test starts. Where WARM_PYTHON names no such socket, PYTHON itself does it, and so it does what a fork
 would not see alike: options of the interpreter, variables that it, torch or the dynamic linker
 reads, a sandbox.
 
@@ -159,9 +159,9 @@ def _serve(path):
     listener.listen(64)  # callers wait from here on
     listener.setblocking(False)
 
-    import torch  # noqa: F401
-    import torch.distributed  # noqa: F401
-    import torch.nn.functional  # noqa: F401
+    import torch.distributed.fsdp  # noqa: F401
+    import torch.distributed.pipelining  # noqa: F401
+    import torch.distributed.tensor.parallel  # noqa: F401
 
     gc.collect()
     gc.freeze()  # collections in forks neither look at what torch made nor copy its pages
@@ -258,8 +258,11 @@ def _become(request, descriptors):
     with open(f"/proc/{caller}/oom_score_adj") as file, \
             open("/proc/self/oom_score_adj", "w") as mine:
         mine.write(file.read())
-    for number in request["ignored"]:
-        signal.signal(number, signal.SIG_IGN)
+    for number in range(1, 32):
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_IGN if number in request["ignored"] else
+                          signal.default_int_handler if number == signal.SIGINT else
+                          signal.SIG_DFL)
     _set_environment(request["environment"])
     server, real = os.getppid(), os.getppid
     os.getppid = lambda: request["parent"] if real() == server else real()

@@ -192,7 +192,8 @@ class Executable(unittest.TestCase):
     def test_importing_distgrad_does_not_import_torch(self):
         code = (f"import sys; sys.path.insert(0, {PACKAGE!r}); import distgrad; print('torch' in"
                 " sys.modules)")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        # With an option, so that it is no fork that has torch: tests/warm_python.
+        done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True)
         self.assertEqual(done.stdout.strip(), "False", done.stderr)
 
 
