@@ -34,23 +34,24 @@ CaseResult judged_case(const TrialResult& t, const Judgement& j) {
 }
 
 // A row may be wrong though each of its cases is right by itself: beside the module's other
-// collectives.
+// collectives, or for all losses but one.
 void blame_whole_row(std::vector<CaseResult>& cases, std::size_t first, const Judgement& j) {
   const auto from = cases.begin() + static_cast<std::ptrdiff_t>(first);
   const auto is_off = [](const CaseResult& r) { return r.as_expected && !*r.as_expected; };
-  if (!j.wrong || std::any_of(from, cases.end(), is_off)) return;
+  if (!(j.wrong || j.needs_one_loss()) || std::any_of(from, cases.end(), is_off)) return;
   const auto judged = std::find_if(from, cases.end(),
                                    [](const CaseResult& r) { return r.as_expected.has_value(); });
   if (judged == cases.end()) return;
+  const std::string why = j.wrong ? j.explanation : Judgement::kNeedsOneLoss;
   judged->as_expected = false;
-  judged->why = j.explanation;
+  judged->why = why;
   judged->verdict = Verdict::kMismatch;
   judged->findings = {{.rule = "objective",
                        .collective = std::string(traits(j.kind).name),
                        .step = {},
                        .ranks = {},
                        .factor = {},
-                       .text = j.explanation}};
+                       .text = why}};
 }
 
 std::string right_for_text(const Judgement& j) {

@@ -340,10 +340,13 @@ TEST(Judgement, WhatIsRightForOneLossIsCountedAsWrongForDistributedDataParallel)
       judged({result(kSum, Verdict::kMismatch, "own-slice"),
               result(kMean, Verdict::kMismatch, "own-slice"), result(kOneLoss, Verdict::kMatch)});
   EXPECT_FALSE(j.wrong);
+  EXPECT_TRUE(j.needs_one_loss());
   EXPECT_THAT(audit_text({j}, {.subject = "m"}),
-              HasSubstr("0 wrong, 1 wrong for mean (DistributedDataParallel) in "));
+              AllOf(HasSubstr("0 wrong, 1 wrong for DistributedDataParallel in "),
+                    HasSubstr("right where every rank computes one and the same loss")));
   j = judged({result(kSum, Verdict::kMatch), result(kMean, Verdict::kMatch),
               result(kOneLoss, Verdict::kMatch)});
+  EXPECT_FALSE(j.needs_one_loss());
   EXPECT_THAT(audit_text({j}, {.subject = "m"}), HasSubstr("1 collective offered, 0 wrong in "));
 }
 

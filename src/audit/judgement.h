@@ -61,6 +61,14 @@ struct Judgement {
   const std::vector<TrialResult>* results = nullptr;  // all of them
 
   bool is_right_for(std::string_view objective) const;
+  // Right where every rank computes one and the same loss, and wrong for the sum and for the mean of
+  // losses of the ranks' own. Only where no objective was asked for.
+  bool needs_one_loss() const;
+  // What that is good for, and how to say that it is meant.
+  static constexpr const char* kNeedsOneLoss =
+      "right where every rank computes one and the same loss (--objective replicated says that "
+      "this is meant); wrong for DistributedDataParallel, and wherever each rank has a loss of its "
+      "own";
   // Whether every case of every aspect says something about the gradient.
   bool is_tried_in_full() const;
 };

@@ -35,7 +35,7 @@ std::string tally_text(const AuditTally& t) {
   const auto add = [&](int number, const char* what) {
     if (number > 0) text += fmt::format(", {} {}", number, what);
   };
-  add(t.wrong_for_mean, "wrong for mean (DistributedDataParallel)");
+  add(t.wrong_for_mean, "wrong for DistributedDataParallel");
   add(t.refused_in_backward, "refused in backward");
   add(t.disputed, "disputed");
   add(t.tried_in_part, "tried in part");

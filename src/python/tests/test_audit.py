@@ -173,7 +173,7 @@ class Audit(unittest.TestCase):
         # An average in backward is DDP's division once more, as `run` has it.
         code, row = audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum")
         self.assertEqual((code, row["right_for"], row["wrong_for"]),
-                         (0, ["replicated"], ["sum", "mean"]))
+                         (1, ["replicated"], ["sum", "mean"]))
         self.assertEqual(audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", "--objective",
                                "mean")[0], 1)
         with tempfile.TemporaryDirectory() as folder:
@@ -189,7 +189,7 @@ class Audit(unittest.TestCase):
         self.assertEqual(list(rows), ["all_gather_with_grad", "GatherLayer"])
         self.assertEqual((rows["all_gather_with_grad"]["right_for"],
                           rows["GatherLayer"]["right_for"]), (["sum", "mean"], ["replicated"]))
-        self.assertEqual(code, 0)
+        self.assertEqual(code, 1)
         self.assertIn("what to pass for `bits` is not known", answer["unusable"][0])
         self.assertRegex(answer["unusable"][1], "Pooled: its name does not say which")
         self.assertEqual(len(answer["unusable"]), 2)

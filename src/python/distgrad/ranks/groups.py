@@ -8,7 +8,6 @@ are on several hosts the environment has the addresses (docs/protocol.md).
 
 import contextlib
 import datetime
-import inspect
 import os
 import socket
 import sys
@@ -113,17 +112,11 @@ def _serving_store():
 
 
 def _subgroup(ranks, rank):
-    """A group whose ranks are numbered in the order of `ranks`. Called by its members only."""
-    if "sort_ranks" in inspect.signature(dist.new_group).parameters:
-        return dist.new_group(ranks, _TIMEOUT, use_local_synchronization=True, sort_ranks=False)
-    if list(ranks) == sorted(ranks):
-        return dist.new_group(ranks, _TIMEOUT, use_local_synchronization=True)
-    return _unsorted_subgroup(ranks, rank)
+    """A group whose ranks are numbered in the order of `ranks`. Called by its members only.
 
-
-def _unsorted_subgroup(ranks, rank):
-    """What new_group does, for a torch (before 2.12 or so) whose new_group sorts the ranks
-    first."""
+    What new_group does, which before torch 2.12 or so sorts the ranks, and which puts into the name
+    of the group how many groups this process has: where its members have different numbers of them,
+    they wait for each other under different names."""
     backend, store = c10d._world.pg_map[dist.group.WORLD]
     group, _ = c10d._new_process_group_helper(
         len(ranks),
@@ -131,7 +124,7 @@ def _unsorted_subgroup(ranks, rank):
         list(ranks),
         c10d.Backend(backend),
         store,
-        c10d._process_group_name(list(ranks), use_hashed_name=True),
+        "distgrad " + "_".join(map(str, ranks)),
         timeout=_TIMEOUT,
     )
     c10d._world.pg_group_ranks[group] = {global_rank: place
