@@ -23,6 +23,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
               signal.SIGUSR2)
@@ -289,6 +290,7 @@ def _set_environment(environment):
     threads = environment.get("OMP_NUM_THREADS")
     if threads != before:
         torch.set_num_threads(int(threads) if threads else len(os.sched_getaffinity(0)))
+    tempfile.tempdir = None  # asked for once, of TMPDIR
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
 
 
