@@ -23,7 +23,6 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1,
               signal.SIGUSR2)
@@ -282,6 +281,8 @@ def _die_with(life):
 
 
 def _set_environment(environment):
+    import tempfile
+
     import torch
 
     before = os.environ.get("OMP_NUM_THREADS")
