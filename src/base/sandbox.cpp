@@ -74,7 +74,7 @@ void clean_environment() {
         std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
     const bool kept =
         std::find(kKeptVariables.begin(), kKeptVariables.end(), name) != kKeptVariables.end() ||
-        name.starts_with("LC_") || name.starts_with("DISTGRAD_");
+        name.starts_with("LC_") || (name.starts_with("DISTGRAD_") && name != "DISTGRAD_SECRET");
     if (!kept) removed.emplace_back(name);
   }
   for (const std::string& name : removed) unsetenv(name.c_str());

@@ -31,7 +31,7 @@ constexpr std::uint32_t kForeignNumbers = 0x40000000;
 constexpr std::array kRefused = {
     // Other processes' memory, descriptors and calls
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_kcmp,
-    SYS_pidfd_getfd,
+    SYS_pidfd_getfd, SYS_pidfd_send_signal,
     // What is mounted, and files besides their paths
     SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_open_tree, SYS_move_mount, SYS_fsopen,
     SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_open_by_handle_at, SYS_fanotify_init,
@@ -88,7 +88,7 @@ class Filter {
     code_[size_++] = {static_cast<std::uint16_t>(code), where, otherwise, value};
   }
 
-  std::array<sock_filter, 160> code_{};
+  std::array<sock_filter, 224> code_{};
   std::size_t size_ = 0;
 };
 
@@ -128,6 +128,19 @@ constexpr void refuse_typing(Filter& filter) {
   filter.load_number();
 }
 
+// The driver is process 1 of the sandbox; -1 are all of its processes.
+constexpr void refuse_acts_on_the_driver(Filter& filter) {
+  for (const long number : {SYS_kill, SYS_tkill, SYS_tgkill, SYS_rt_sigqueueinfo,
+                            SYS_rt_tgsigqueueinfo, SYS_prlimit64}) {
+    filter.unless_equal(static_cast<std::uint32_t>(number), 5);
+    filter.load_argument(0);
+    filter.where_equal(1, 1);
+    filter.unless_equal(~std::uint32_t{0}, 1);
+    filter.fail(EPERM);
+    filter.load_number();
+  }
+}
+
 constexpr Filter make_filter() {
   Filter filter;
   filter.load(offsetof(seccomp_data, arch));
@@ -144,6 +157,7 @@ constexpr Filter make_filter() {
   refuse_namespaces(filter, SYS_unshare);
   refuse_sockets_but_of_the_network(filter);
   refuse_typing(filter);
+  refuse_acts_on_the_driver(filter);
   // Its flags lie in memory, where a filter cannot look: the C library then takes clone.
   filter.unless_equal(SYS_clone3, 1);
   filter.fail(ENOSYS);

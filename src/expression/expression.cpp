@@ -39,16 +39,26 @@ TypePtr type_of(NameType type) {
   return c10::TensorType::get();
 }
 
-// The text on one line, and a '^' under the byte at `place`, which may be the end.
+// The text on one line, of a long one what is around `place`, and a '^' under the byte at `place`,
+// which may be the end.
 std::string caret_under(const std::string& text, std::size_t place) {
-  std::string line, indent;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const bool continues_character = (c & 0xc0) == 0x80;
-    line += c < 0x20 ? ' ' : text[i];
-    if (i < place && !continues_character) indent += ' ';
+  constexpr std::size_t kAround = 60;
+  const auto continues_character = [&](std::size_t i) {
+    return i < text.size() && (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80;
+  };
+  std::size_t begin = 0, end = text.size();
+  if (text.size() > 2 * kAround) {
+    begin = place > kAround ? place - kAround : 0;
+    end = std::min(end, place + kAround);
+    while (continues_character(begin)) ++begin;
+    while (continues_character(end)) ++end;
   }
-  return line + "\n" + indent + "^";
+  std::string line = begin > 0 ? "..." : "", indent(line.size(), ' ');
+  for (std::size_t i = begin; i < end; ++i) {
+    line += static_cast<unsigned char>(text[i]) < 0x20 ? ' ' : text[i];
+    if (i < place && !continues_character(i)) indent += ' ';
+  }
+  return line + (end < text.size() ? "...\n" : "\n") + indent + "^";
 }
 
 InvalidExpression invalid(const std::string& text, const ExpressionError& error) {

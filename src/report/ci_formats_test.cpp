@@ -394,6 +394,15 @@ TEST(GitHub, TenAtMostAndTheWorst) {
               testing::EndsWith("%0A12 more are not shown as annotations: see the job's log.\n"));
 }
 
+TEST(GitHub, ANameIsNoCommandOfAzures) {
+  Report report = report_of({});
+  report.invalid = {{"a\n##vso[task.complete].json", {}, "", "##[error] is no name", ""}};
+  const std::string text = github_annotations(report, kContext);
+  EXPECT_THAT(text, testing::AllOf(Not(HasSubstr("##")), HasSubstr("\\u0023#vso["),
+                          HasSubstr("\\u0023#[error]")));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+}
+
 TEST(GitHub, SaysNothingWhereAllIsWell) {
   EXPECT_EQ(github_annotations(
                 report_of({sample::match("a.json"), expected_mismatch(), disputed()}), kContext),

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/visible_text.h"
 #include "report/case_words.h"
 #include "report/source_place.h"
 #include "report/valid_text.h"
@@ -20,10 +21,11 @@ struct Annotation {
   std::string message;
 };
 
-// As the runner reads them back: what would end a line, and in a property what would end it.
+// As the runner reads them back: what would end a line, and in a property what would end it. A
+// command of Azure's counts in the middle of a line, too.
 std::string escaped(std::string_view text, bool is_property) {
   std::string out;
-  for (const char c : valid_text(text)) {
+  for (const char c : valid_text(without_commands(text, "::"))) {
     if (c == '%' || c == '\n' || (is_property && (c == ':' || c == ',')))
       out += fmt::format("%{:02X}", static_cast<unsigned char>(c));
     else

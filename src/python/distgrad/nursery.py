@@ -17,6 +17,7 @@ import traceback
 from . import blame
 from .ranks.frames import seal_size
 from .ranks.long_text import cut
+from .ranks.printed import print_into
 from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
                             set_group)
 from .stillness import Stillness, collective_of
@@ -207,8 +208,7 @@ def _status_text(status):
 
 
 def _output_file():
-    """It has its full size from the start, which costs nothing, and cannot grow: what prints
-    without end gets an error."""
+    """It has its full size from the start, which costs nothing, and cannot grow."""
     file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, _OUTPUT_BYTES)
     seal_size(file)
@@ -223,8 +223,7 @@ def _be(name, folder, work, gate, parent, output):
     set_group(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the caller's decision
     path = os.path.join(folder, name)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    print_into(output)
     try:
         stack = open(path + ".stack", "w")
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)

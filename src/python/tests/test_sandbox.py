@@ -15,7 +15,8 @@ DEBATE = Path(__file__).parents[3] / "scenarios" / "debate"
 
 # To be called as FUNCTION(x). Of an attack it says the errno, None where it is none.
 CURIOUS = """
-import ctypes, errno, fcntl, os, socket, subprocess, sys, tempfile, termios, threading
+import ctypes, errno, fcntl, os, resource, signal, socket, subprocess, sys, tempfile, termios
+import threading
 import torch
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -66,6 +67,10 @@ FROM_INSIDE = {
     "clone": lambda: called(libc.syscall(SYS_CLONE, NEW_USER | 17, None, None, None, None)),
     "io_uring": lambda: called(libc.syscall(425, 1, bytes(120))),
     "setns": lambda: called(libc.setns(0, 0)),
+    "end the driver": lambda: os.kill(1, signal.SIGTERM),
+    "end the driver by its time": lambda: called(libc.syscall(SYS_TGKILL, 1, 1, signal.SIGALRM)),
+    "end all": lambda: os.kill(-1, 0),
+    "limit the driver": lambda: resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0)),
     "sysctl": lambda: write("/proc/sys/kernel/hostname"),
 }
 
@@ -111,7 +116,8 @@ def look(x):
     devices = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
     others = sum("unittest" in words
                  for words in of_processes(lambda p: open(f"/proc/{p}/cmdline").read()))
-    found = {"devices": devices, "others": others, "secret": os.environ.get("SECRET"),
+    found = {"devices": devices, "others": others,
+             "secret": os.environ.get("SECRET") or os.environ.get("DISTGRAD_SECRET"),
              "privileges": status("self", "NoNewPrivs")}
     raise ValueError("<" + repr(found) + ">")
 
@@ -129,6 +135,7 @@ def every_rank(xs):
     return [x * 7 for x in xs]
 """
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}.get(platform.machine())
+SYS_TGKILL = {"x86_64": 234, "aarch64": 131}.get(platform.machine())
 
 
 def dict_in(output):
@@ -146,7 +153,7 @@ class Sandbox(InAFolder):
 
     def setUp(self):
         super().setUp()
-        self.write("curious.py", f"SYS_CLONE = {SYS_CLONE}\n{CURIOUS}")
+        self.write("curious.py", f"SYS_CLONE, SYS_TGKILL = {SYS_CLONE, SYS_TGKILL}\n{CURIOUS}")
 
     def reported_by(self, function, *options, **more):
         self.write_call("a.json", "curious.py", function)
@@ -156,7 +163,8 @@ class Sandbox(InAFolder):
 
     def test_there_is_nothing_to_see(self):
         mark = f"distgrad-left-behind-{os.getpid()}"
-        environment = {**os.environ, "SECRET": "token", "MARK": mark}
+        environment = {**os.environ, "SECRET": "token", "DISTGRAD_SECRET": "ours",
+                       "MARK": mark}
         for options in ([], ["--sandbox"]):
             reported = self.reported_by("look", *options, env=environment)
             if options:

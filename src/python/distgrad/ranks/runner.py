@@ -369,8 +369,9 @@ def _kind_of(error):
 def message_of(error):
     if isinstance(error, (SubjectError, InvalidExpression)):
         return cut(str(error))
-    first = traceback.format_exception_only(type(error), error)[-1].strip()
-    if not isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError):
+        first = traceback.format_exception_only(type(error), error)[-1].strip()
+    else:
         first = f"{type(error).__name__}: {_text_of(error)}"
     first = cut(first)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]

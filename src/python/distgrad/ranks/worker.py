@@ -17,6 +17,7 @@ from . import times
 from . import debugging, noting
 from .board import Board
 from .frames import BadFrame, Channel, FrameWriter
+from .printed import print_into
 from .process import limit_memory, set_name, wait_for_a_free_core
 from .runner import Runner
 from .simulator import Simulator
@@ -32,11 +33,7 @@ class CapturedOutput:
 
     def __init__(self, fd):
         self._fd = fd
-        for target in (1, 2):
-            os.dup2(fd, target)
-        for stream in (sys.stdout, sys.stderr):
-            # By lines: nothing is lost in a crash, and the order of lines is kept.
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+        print_into(fd)
         # A segmentation fault tells its Python line; the signal stays what it was
         faulthandler.enable(2)
         # Where it is, for the driver
@@ -48,7 +45,7 @@ class CapturedOutput:
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
-            except (OSError, ValueError):  # the file is full, or the user's code closed it
+            except (OSError, ValueError):  # the user's code closed it
                 pass
         self._flush_c(None)
         end = os.lseek(self._fd, 0, os.SEEK_CUR)
