@@ -337,14 +337,15 @@ void WorkerPool::retire_idle_teams(int room_for) {
 void WorkerPool::serve_zygotes() {
   for (std::size_t i = 0; i < zygotes_.size(); ++i) {
     if (!zygotes_[i]) continue;
+    if (zygotes_[i]->is_ready()) got_ready_.insert(i);
     for (const ZygoteEvent& event : zygotes_[i]->exchange())
       for (const auto& team : teams_)
         if (&team->zygote() == zygotes_[i].get() && team->on_event(event)) break;
     if (const std::string why = zygotes_[i]->why_silent(); !why.empty()) {
       zygotes_[i]->end_now();
-      replace_zygote(zygotes_[i], why);
+      replace_zygote(i, why);
     } else if (zygotes_[i]->has_ended()) {
-      replace_zygote(zygotes_[i], "");
+      replace_zygote(i, "");
     } else if (!zygotes_[i]->is_ready() &&
                monotonic_ns() > zygotes_[i]->started_ns() + kZygoteLoadNs +
                                     (imports_text(i).empty() ? 0 : kImportNs)) {
@@ -353,11 +354,13 @@ void WorkerPool::serve_zygotes() {
   }
 }
 
-// A zygote that never got ready never will; one that was killed takes its workers with it. The case
-// that ran then runs again, alone; where that ends a zygote, too, it is its doing.
-void WorkerPool::replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why) {
+// Where none got ready none will, unless it was only stopped; one that was killed takes its workers
+// with it. The case that ran then runs again, alone; where that ends a zygote, too, it is its doing.
+void WorkerPool::replace_zygote(std::size_t place, const std::string& why) {
+  std::unique_ptr<ZygoteProcess>& zygote = zygotes_[place];
   const std::string how = why.empty() ? zygote->end_text() : why;
-  if (!zygote->is_ready() || ++zygotes_lost_ > kMaxZygotesLost)
+  const bool never_will = why.empty() && !zygote->is_ready() && !got_ready_.contains(place);
+  if (never_will || ++zygotes_lost_ > kMaxZygotesLost)
     throw SystemError(cannot_run(zygote->command()[0], how));
   for (auto it = teams_.begin(); it != teams_.end();) {
     if (&(*it)->zygote() != zygote.get()) {

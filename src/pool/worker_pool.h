@@ -104,7 +104,7 @@ class WorkerPool {
   void retire_idle_teams(int room_for);
   int poll_timeout_ms(Patience patience) const;
   void serve_zygotes();
-  void replace_zygote(std::unique_ptr<ZygoteProcess>& zygote, const std::string& why);
+  void replace_zygote(std::size_t place, const std::string& why);
   void collect();
   void tell_of_loading();
   std::string imports_text(std::size_t zygote_place) const;
@@ -115,6 +115,7 @@ class WorkerPool {
   WorkerPoolOptions options_;
   std::set<pid_t> children_before_;
   std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by zygote_place(); teams refer to them
+  std::set<std::size_t> got_ready_;                      // places whose zygote, or one before, was
   std::list<std::unique_ptr<Team>> teams_;               // the last used is last
   std::map<TeamKind, Jobs> waiting_;
   std::optional<TeamKind> current_;  // the world that gets the cases now

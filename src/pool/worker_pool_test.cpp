@@ -510,6 +510,32 @@ TEST_F(WorkerPoolTest, AKilledZygoteIsReplacedAndNoCaseIsBlamed) {
   }
 }
 
+// Each of the first zygotes does something else before it is ready: `first`, and `second`.
+std::vector<std::string> fake_rank_after(const std::string& first, const std::string& second,
+                                         const std::filesystem::path& folder) {
+  return {"/bin/sh", "-c",
+          "mkdir \"$0\" 2>/dev/null && { " + first + "; exec " DISTGRAD_FAKE_RANK
+          " \"$@\"; }; mkdir \"$0/a\" 2>/dev/null && { " + second +
+          "; }; exec " DISTGRAD_FAKE_RANK " \"$@\"",
+          folder.string()};
+}
+
+TEST_F(WorkerPoolTest, AZygoteThatIsStoppedBeforeItIsReadyIsReplaced) {
+  const auto folder = std::filesystem::temp_directory_path() / ("stopped-" + mark_);
+  pool_.emplace(WorkerPoolOptions{{fake_rank_after("kill -STOP $$", "true", folder)}, 2});
+  EXPECT_FALSE(run(request(2, ""), 100).error);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(WorkerPoolTest, AReplacementThatIsKilledWhileItStartsIsReplaced) {
+  const auto folder = std::filesystem::temp_directory_path() / ("killed-" + mark_);
+  pool_.emplace(WorkerPoolOptions{{fake_rank_after("true", "kill -KILL $$", folder)}, 2});
+  EXPECT_FALSE(run(2, "").error);
+  kill(marked_processes(mark_, "dg zygote").at(0), SIGKILL);
+  EXPECT_FALSE(run(3, "").error);
+  std::filesystem::remove_all(folder);
+}
+
 TEST_F(WorkerPoolTest, RanksIgnoreCtrlC) {
   EXPECT_FALSE(run(2, "").error);
   const std::vector<pid_t> before = ranks();

@@ -172,10 +172,10 @@ void ZygoteProcess::answered(std::uint64_t worker) {
 }
 
 std::string ZygoteProcess::why_silent() const {
-  if (!is_ready() || has_ended_ || unforked_.empty()) return "";
+  if (has_ended_ || unforked_.empty()) return "";
   const std::int64_t silent = monotonic_ns() - std::max(waiting_since_ns_, started_ns_);
   if (silent > kForkStoppedNs && pid_ > 0 && process_state(pid_) == 'T') return "was stopped";
-  return silent > kForkNs ? "does not answer" : "";
+  return is_ready() && silent > kForkNs ? "does not answer" : "";
 }
 
 void ZygoteProcess::end_now() {
