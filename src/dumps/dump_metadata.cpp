@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <climits>
-#include <regex>
 #include <set>
 
 #include "base/error.h"
+#include "base/pattern.h"
 #include "dumps/boxes.h"
 #include "report/words.h"
 
@@ -157,19 +157,21 @@ class MetadataReader {
   }
 
   DumpPlacement read_placement(const std::string& text, const std::string& name) const {
-    static const std::regex pattern(
-        R"((Replicate)(?:\(\))?|Shard\((?:dim=)?(\d{1,4})\)|_StridedShard\(dim=(\d{1,4}), sf=(\d{1,6})\)|Partial\(([a-z]{1,20})\))");
-    std::smatch match;
-    if (!std::regex_match(text, match, pattern))
+    static const Pattern pattern(
+        R"(^(Replicate(\(\))?|Shard\((dim=)?([0-9]{1,4})\)|_StridedShard\(dim=([0-9]{1,4}), )"
+        R"(sf=([0-9]{1,6})\)|Partial\(([a-z]{1,20})\))$)");
+    const std::vector<std::string> match = pattern.find(text);
+    if (match.empty())
       refuse("metadata: {}: \"{}\" is no placement", name, for_terminal(text.substr(0, 60)));
+    const std::string &shard = match[4], &strided = match[5], &factor = match[6], &op = match[7];
     DumpPlacement placement;
-    if (match[2].matched || match[3].matched) {
+    if (!shard.empty() || !strided.empty()) {
       placement.kind = DumpPlacement::Kind::kShard;
-      placement.dim = std::stoi(match[match[2].matched ? 2 : 3]);
-      if (match[4].matched) placement.split_factor = std::max(1, std::stoi(match[4]));
-    } else if (match[5].matched) {
+      placement.dim = std::stoi(strided.empty() ? shard : strided);
+      if (!factor.empty()) placement.split_factor = std::max(1, std::stoi(factor));
+    } else if (!op.empty()) {
       placement.kind = DumpPlacement::Kind::kPartial;
-      placement.op = match[5];
+      placement.op = op;
     }
     return placement;
   }

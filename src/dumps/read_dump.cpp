@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <regex>
 #include <string_view>
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/pattern.h"
 #include "dumps/dump_file.h"
 #include "report/words.h"
 
@@ -58,17 +58,18 @@ RankDump read_file(const std::string& path) {
 
 // "rank3", "rank_3", "rank-03"; else, of several files, the last number.
 int rank_in_name(const std::string& path, bool is_one_of_several) {
-  static const std::regex after_rank("[Rr]ank[-_.]?(\\d{1,6})(?!\\d)"), last("(\\d{1,6})\\D*$");
+  static const Pattern after_rank("[Rr]ank[-_.]?([0-9]{1,6})([^0-9]|$)");
+  static const Pattern last("([0-9]{1,6})[^0-9]*$");
   const std::string stem = fs::path(path).stem().string();
-  std::smatch match;
-  if (std::regex_search(stem, match, after_rank)) return std::stoi(match[1]);
-  if (is_one_of_several && std::regex_search(stem, match, last)) return std::stoi(match[1]);
+  if (const auto match = after_rank.find(stem); !match.empty()) return std::stoi(match[1]);
+  if (is_one_of_several)
+    if (const auto match = last.find(stem); !match.empty()) return std::stoi(match[1]);
   return kWhole;
 }
 
 bool is_part_of_whole(const std::string& path) {
-  static const std::regex pattern(".*-\\d{5}-of-\\d{5}");
-  return std::regex_match(fs::path(path).stem().string(), pattern);
+  static const Pattern pattern("-[0-9]{5}-of-[0-9]{5}$");
+  return !pattern.find(fs::path(path).stem().string()).empty();
 }
 
 void add_part(RankDump& whole, RankDump part) {
