@@ -421,7 +421,7 @@ TEST_F(EndToEnd, AUsersFunctionIsRunAndItsMistakeNamed) {
       << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("mismatch: own-slice in step y (all_gather)"));
   EXPECT_EQ(run({"audit", "--python", DISTGRAD_PYTHON, "all_gather=python:layers.py:Gather.apply"}),
-            0)
+            1)
       << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("(DistributedDataParallel): own-slice, V->I"));
 }

@@ -124,7 +124,7 @@ function(distgrad_test name)
   target_compile_definitions(${name} PRIVATE
     "DISTGRAD_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\""
     "DISTGRAD_BIN_DIR=\"${CMAKE_RUNTIME_OUTPUT_DIRECTORY}\""
-    "DISTGRAD_PYTHON=\"${DISTGRAD_PYTHON}\"")
+    "DISTGRAD_PYTHON=\"${DISTGRAD_TEST_PYTHON}\"")
   if(arg_SANITIZED)
     list(APPEND arg_LABELS sanitized)
     add_dependencies(sanitized ${name})
