@@ -126,6 +126,8 @@ void act(std::string_view action, std::string_view argument, const Place& place)
     std::ofstream(text, std::ios::app) << '.';
   else if (action == "hang")
     sleep_for_ever();
+  else if (action == "spin")
+    for (volatile unsigned turns = 0;;) turns = turns + 1;
   else if (action == "garbage")
     write_garbage();
   else if (action == "flood")

@@ -408,6 +408,15 @@ std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   return std::max<std::int64_t>(0, total - in_flight.waited_for_core_ns);
 }
 
+// Where a case was given clearly more than its time.
+std::string Team::patience_text(const InFlight& in_flight, std::int64_t now) const {
+  const std::int64_t began = in_flight.began_ns();
+  const double given_s = began ? static_cast<double>(now - began) * 1e-9 : 0;
+  if (given_s < in_flight.job->timeout_s + 1) return "";
+  return fmt::format("; it was given {:.0f} s, as its processes waited {:.0f} s for a core", given_s,
+                     static_cast<double>(time_without_core_ns(in_flight)) * 1e-9);
+}
+
 // The oldest case that is not done, if its time is up. Its clock starts when its first worker
 // begins.
 Team::InFlight* Team::overdue(std::int64_t now) {
@@ -594,6 +603,7 @@ std::optional<Team::Failure> Team::find_failure() {
     RankError error = hang_error(late->job->program(), places_seen(*late), late->job->timeout_s);
     if (kind_.role == WorkerRole::kSimulator)
       error.message = fmt::format("the simulation was not done after {:g} s", late->job->timeout_s);
+    error.message += patience_text(*late, now);
     return make_failure(late, std::move(error));
   }
   if (InFlight* oldest = kind_.role == WorkerRole::kRank ? oldest_unfinished() : nullptr)

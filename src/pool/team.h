@@ -136,6 +136,7 @@ class Team {
   void look_at_clock(InFlight& in_flight, std::int64_t now);
   InFlight* overdue(std::int64_t now);
   std::int64_t time_without_core_ns(const InFlight& in_flight) const;
+  std::string patience_text(const InFlight& in_flight, std::int64_t now) const;
   std::optional<RankError> deadlock(const InFlight& in_flight, std::int64_t now);
   std::vector<RankPlace> places(const InFlight& in_flight) const;
   std::vector<RankPlace> places_seen(const InFlight& in_flight) const;

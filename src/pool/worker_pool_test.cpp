@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -341,6 +342,14 @@ TEST_F(WorkerPoolTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
   EXPECT_THAT(error.message, HasSubstr("twice, while this case ran, the process that starts the "
                                        "ranks ended: killed by SIGKILL"));
   EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(after)->result).error);
+}
+
+TEST_F(WorkerPoolTest, ALimitThatWasStretchedIsSaid) {
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  EXPECT_THAT(run(request(4 * cores, "*: spin"), 0.5).error.value().message,
+              testing::AllOf(HasSubstr("not done after 0.5 s"),
+                             testing::ContainsRegex("it was given [0-9]+ s, as its processes waited [0-9]+ "
+                                                    "s for a core")));
 }
 
 TEST_F(WorkerPoolTest, AZygoteThatIsStoppedIsReplaced) {
