@@ -346,10 +346,11 @@ TEST_F(WorkerPoolTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
 
 TEST_F(WorkerPoolTest, ALimitThatWasStretchedIsSaid) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
-  EXPECT_THAT(run(request(4 * cores, "*: spin"), 0.5).error.value().message,
-              testing::AllOf(HasSubstr("not done after 0.5 s"),
-                             testing::ContainsRegex("it was given [0-9]+ s, as its processes waited [0-9]+ "
-                                                    "s for a core")));
+  const RankError error = run(request(4 * cores, "*: spin"), 0.5).error.value();
+  EXPECT_THAT(error.message, HasSubstr("not done after 0.5 s"));
+  EXPECT_THAT(error.message,
+              testing::ContainsRegex(
+                  "it was given [0-9]+ s, as its processes waited [0-9]+ s for a core"));
 }
 
 TEST_F(WorkerPoolTest, AZygoteThatIsStoppedIsReplaced) {
