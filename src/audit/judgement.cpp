@@ -314,7 +314,7 @@ bool Judgement::needs_one_loss() const {
   const auto is_wrong_for = [this](std::string_view objective) {
     return std::find(wrong_for.begin(), wrong_for.end(), objective) != wrong_for.end();
   };
-  return !wrong && is_wrong_for("sum") && is_wrong_for("mean");
+  return is_right_for("replicated") && is_wrong_for("sum") && is_wrong_for("mean");
 }
 
 bool Judgement::is_tried_in_full() const {
