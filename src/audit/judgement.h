@@ -61,7 +61,7 @@ struct Judgement {
   const std::vector<TrialResult>* results = nullptr;  // all of them
 
   bool is_right_for(std::string_view objective) const;
-  // Right where every rank computes one and the same loss, and wrong for the sum and for the mean of
+  // Right where every rank computes one and the same loss, and wrong for the sum and the mean of
   // losses of the ranks' own. Only where no objective was asked for.
   bool needs_one_loss() const;
   // What that is good for, and how to say that it is meant.

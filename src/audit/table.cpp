@@ -380,8 +380,9 @@ std::string audit_text(const std::vector<Judgement>& judgements, const TableOpti
            failures(judgements, names, options.width) + notes(judgements, names, options.width);
   }
   out += untried(judgements, names, options);
-  out += "\n" + wrapped(fmt::format("{} in {}.", tally_text(tally), seconds_text(options.elapsed_s)),
-                        0, options.width);
+  out +=
+      "\n" + wrapped(fmt::format("{} in {}.", tally_text(tally), seconds_text(options.elapsed_s)),
+                     0, options.width);
   TextsByName answers;
   for (const Judgement& j : judgements)
     if (j.needs_one_loss()) answers.add(std::string(Judgement::kNeedsOneLoss) + ".", names.of(j));

@@ -18,8 +18,9 @@ std::vector<std::string> Pattern::find(const std::string& text) const {
     return {};
   std::vector<std::string> found;
   for (const auto& [begin, end] : places)
-    found.push_back(begin < 0 ? "" : text.substr(static_cast<std::size_t>(begin),
-                                                 static_cast<std::size_t>(end - begin)));
+    found.push_back(begin < 0 ? ""
+                              : text.substr(static_cast<std::size_t>(begin),
+                                            static_cast<std::size_t>(end - begin)));
   return found;
 }
 

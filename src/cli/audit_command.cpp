@@ -176,9 +176,9 @@ bool write_audit_reports(const std::vector<ReportFile>& files,
 ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_right) {
   const bool any_offered = std::any_of(judgements.begin(), judgements.end(),
                                        [](const Judgement& j) { return j.offered; });
-  const bool any_wrong =
-      std::any_of(judgements.begin(), judgements.end(),
-                  [](const Judgement& j) { return j.wrong || j.needs_one_loss(); });
+  const bool any_wrong = std::any_of(judgements.begin(), judgements.end(), [](const Judgement& j) {
+    return j.wrong || j.needs_one_loss();
+  });
   if (any_wrong) return ExitCode::kNotAsExpected;
   if (!any_offered) return ExitCode::kNothingRan;
   return is_strictly_right ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;

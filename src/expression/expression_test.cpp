@@ -207,8 +207,8 @@ TEST(Expression, SharedCodeKeepsNamesTypesAndPlaces) {
   EXPECT_EQ(caret("long_name @ z"), "long_name @ z\n          ^");
   std::string sum = "a";
   for (int i = 0; i < 100; ++i) sum += " + a";
-  EXPECT_EQ(caret(sum + " @ z"), "..." + sum.substr(sum.size() - 59) + " @ z\n" +
-                                     std::string(3 + 60, ' ') + "^");
+  EXPECT_EQ(caret(sum + " @ z"),
+            "..." + sum.substr(sum.size() - 59) + " @ z\n" + std::string(3 + 60, ' ') + "^");
   EXPECT_EQ(caret("a @ z" + sum.substr(1)), "a @ z" + sum.substr(1, 57) + "...\n  ^");
 }
 

@@ -413,8 +413,8 @@ std::string Team::patience_text(const InFlight& in_flight, std::int64_t now) con
   const std::int64_t began = in_flight.began_ns();
   const double given_s = began ? static_cast<double>(now - began) * 1e-9 : 0;
   if (given_s < in_flight.job->timeout_s + 1) return "";
-  return fmt::format("; it was given {:.0f} s, as its processes waited {:.0f} s for a core", given_s,
-                     static_cast<double>(time_without_core_ns(in_flight)) * 1e-9);
+  return fmt::format("; it was given {:.0f} s, as its processes waited {:.0f} s for a core",
+                     given_s, static_cast<double>(time_without_core_ns(in_flight)) * 1e-9);
 }
 
 // The oldest case that is not done, if its time is up. Its clock starts when its first worker

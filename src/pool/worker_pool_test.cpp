@@ -348,9 +348,9 @@ TEST_F(WorkerPoolTest, ALimitThatWasStretchedIsSaid) {
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   const RankError error = run(request(4 * cores, "*: spin"), 0.5).error.value();
   EXPECT_THAT(error.message, HasSubstr("not done after 0.5 s"));
-  EXPECT_THAT(error.message,
-              testing::ContainsRegex(
-                  "it was given [0-9]+ s, as its processes waited [0-9]+ s for a core"));
+  EXPECT_THAT(
+      error.message,
+      testing::ContainsRegex("it was given [0-9]+ s, as its processes waited [0-9]+ s for a core"));
 }
 
 TEST_F(WorkerPoolTest, AZygoteThatIsStoppedIsReplaced) {
@@ -524,9 +524,9 @@ TEST_F(WorkerPoolTest, AKilledZygoteIsReplacedAndNoCaseIsBlamed) {
 std::vector<std::string> fake_rank_after(const std::string& first, const std::string& second,
                                          const std::filesystem::path& folder) {
   return {"/bin/sh", "-c",
-          "mkdir \"$0\" 2>/dev/null && { " + first + "; exec " DISTGRAD_FAKE_RANK
-          " \"$@\"; }; mkdir \"$0/a\" 2>/dev/null && { " + second +
-          "; }; exec " DISTGRAD_FAKE_RANK " \"$@\"",
+          "mkdir \"$0\" 2>/dev/null && { " + first +
+              "; exec " DISTGRAD_FAKE_RANK " \"$@\"; }; mkdir \"$0/a\" 2>/dev/null && { " + second +
+              "; }; exec " DISTGRAD_FAKE_RANK " \"$@\"",
           folder.string()};
 }
 

@@ -399,7 +399,7 @@ TEST(GitHub, ANameIsNoCommandOfAzures) {
   report.invalid = {{"a\n##vso[task.complete].json", {}, "", "##[error] is no name", ""}};
   const std::string text = github_annotations(report, kContext);
   EXPECT_THAT(text, testing::AllOf(Not(HasSubstr("##")), HasSubstr("\\u0023#vso["),
-                          HasSubstr("\\u0023#[error]")));
+                                   HasSubstr("\\u0023#[error]")));
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
 }
 

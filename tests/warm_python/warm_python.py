@@ -3,7 +3,9 @@ costs.
 
 call(PYTHON, ARGUMENTS) does what `PYTHON ARGUMENTS...` does, in a fork of a process that has
 imported torch, DTensor and pipelines, and nothing of distgrad: `PYTHON warm_python.py --serve
-SOCKET`, which tools/test starts. Where WARM_PYTHON names no such socket, PYTHON itself does it, and so it does what a fork
+SOCKET`, which tools/test starts.
+
+Where WARM_PYTHON names no such socket, PYTHON itself does it, and so it does what a fork
 would not see alike: options of the interpreter, variables that it, torch or the dynamic linker
 reads, a sandbox.
 
