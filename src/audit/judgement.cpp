@@ -310,10 +310,11 @@ bool Judgement::is_right_for(std::string_view objective) const {
   return std::find(right_for.begin(), right_for.end(), objective) != right_for.end();
 }
 
+bool Judgement::is_wrong_for(std::string_view objective) const {
+  return std::find(wrong_for.begin(), wrong_for.end(), objective) != wrong_for.end();
+}
+
 bool Judgement::needs_one_loss() const {
-  const auto is_wrong_for = [this](std::string_view objective) {
-    return std::find(wrong_for.begin(), wrong_for.end(), objective) != wrong_for.end();
-  };
   return is_right_for("replicated") && is_wrong_for("sum") && is_wrong_for("mean");
 }
 

@@ -61,10 +61,11 @@ struct Judgement {
   const std::vector<TrialResult>* results = nullptr;  // all of them
 
   bool is_right_for(std::string_view objective) const;
-  // Right where every rank computes one and the same loss, and wrong for the sum and the mean of
-  // losses of the ranks' own. Only where no objective was asked for.
+  bool is_wrong_for(std::string_view objective) const;
+  // Whether it is right where every rank computes one and the same loss, and wrong for the sum and
+  // the mean of losses of the ranks' own. False where an objective was asked for.
   bool needs_one_loss() const;
-  // What that is good for, and how to say that it is meant.
+  // The text says what such a collective is good for, and which option says that this is meant.
   static constexpr const char* kNeedsOneLoss =
       "right where every rank computes one and the same loss (--objective replicated says that "
       "this is meant); wrong for DistributedDataParallel, and wherever each rank has a loss of its "

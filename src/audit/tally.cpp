@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "report/words.h"
 
 namespace distgrad {
@@ -18,8 +16,7 @@ AuditTally tally_of(const std::vector<Judgement>& judgements, std::size_t unusab
     const auto any = [&](Outcome o) { return count_of(j.counts, o) > 0; };
     t.offered += j.offered;
     t.wrong += j.wrong;
-    t.wrong_for_mean +=
-        !j.wrong && std::find(j.wrong_for.begin(), j.wrong_for.end(), "mean") != j.wrong_for.end();
+    t.wrong_for_mean += !j.wrong && j.is_wrong_for("mean");
     t.refused_in_backward += any(Outcome::kRefusedInBackward);
     t.disputed += any(Outcome::kDisputed);
     t.tried_in_part +=

@@ -408,7 +408,7 @@ std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   return std::max<std::int64_t>(0, total - in_flight.waited_for_core_ns);
 }
 
-// Where a case was given clearly more than its time.
+// The text says how long a case was given, and why, where that is clearly more than its time.
 std::string Team::patience_text(const InFlight& in_flight, std::int64_t now) const {
   const std::int64_t began = in_flight.began_ns();
   const double given_s = began ? static_cast<double>(now - began) * 1e-9 : 0;

@@ -354,9 +354,9 @@ void WorkerPool::serve_zygotes() {
   }
 }
 
-// Where none got ready none will, unless it was only stopped; one that was killed takes its workers
-// with it. The case that ran then runs again, alone; where that ends a zygote, too, it is its
-// doing.
+// A zygote never gets ready where none before did, unless it was only stopped; one that was killed
+// takes its workers with it. The case that ran then runs again, alone; where that ends a zygote,
+// too, it is its doing.
 void WorkerPool::replace_zygote(std::size_t place, const std::string& why) {
   std::unique_ptr<ZygoteProcess>& zygote = zygotes_[place];
   const std::string how = why.empty() ? zygote->end_text() : why;

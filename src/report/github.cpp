@@ -21,8 +21,8 @@ struct Annotation {
   std::string message;
 };
 
-// As the runner reads them back: what would end a line, and in a property what would end it. A
-// command of Azure's counts in the middle of a line, too.
+// The runner reads the text back as it was: what would end a line, and in a property what would end
+// that, is escaped. Azure's runner takes a command in the middle of a line, too.
 std::string escaped(std::string_view text, bool is_property) {
   std::string out;
   for (const char c : valid_text(without_commands(text, "::"))) {

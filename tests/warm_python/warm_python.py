@@ -303,8 +303,7 @@ def _open_streams():
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             stream = open(number, mode, closefd=False, encoding="utf-8",
-                          errors="backslashreplace" if number == 2 else "strict",
-                          **({} if mode == "r" else {"buffering": 1}))
+                          errors="backslashreplace" if number == 2 else "strict")
         except OSError:
             stream = None
         if stream is not None and mode == "w":
@@ -315,7 +314,7 @@ def _open_streams():
 
 
 def _run(request):
-    """As the interpreter would, without a frame of this file in what is told of an exception."""
+    """A function that runs the program as the interpreter would."""
     import runpy
     import types
 
@@ -348,7 +347,8 @@ def _run(request):
 
 
 def _exit_code(run):
-    """What the interpreter would exit with, after it has shown what it would show."""
+    """The interpreter's exit status. An exception is shown as the interpreter shows it, without
+    frames of this file."""
     try:
         run()
     except SystemExit as end:

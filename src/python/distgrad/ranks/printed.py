@@ -27,7 +27,8 @@ class _File(io.RawIOBase):
 
 
 def print_into(fd):
-    """By lines: nothing is lost in a crash, and the order of lines is kept."""
+    """Both streams write each line at once, so that a crash loses nothing and lines keep their
+    order."""
     for name, target in (("stdout", 1), ("stderr", 2)):
         getattr(sys, name).flush()
         os.dup2(fd, target)
