@@ -23,6 +23,8 @@ std::uint64_t value_of(const char* file, const std::string& word) {
 
 }  // namespace
 
+std::uint64_t number_in(const char* file) { return value_of(file, ""); }
+
 const Limits& limits() { return current; }
 void set_limits(const Limits& limits) { current = limits; }
 
@@ -31,7 +33,7 @@ std::uint64_t usual_memory_bytes() {
   std::uint64_t bytes = pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   for (const char* file :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"})
-    if (const std::uint64_t group = value_of(file, ""); group > 0) bytes = std::min(bytes, group);
+    if (const std::uint64_t group = number_in(file); group > 0) bytes = std::min(bytes, group);
   return bytes / 10 * 9;
 }
 

@@ -340,6 +340,18 @@ TEST_F(EndToEnd, ARankHoldsThreeTensorsOfALargeProgram) {
   EXPECT_EQ(run({"run", "--max-memory", "320M", "a.json"}), 0) << out_ << err_;
 }
 
+TEST_F(EndToEnd, MoreRanksThanTheMemoryHasStacksForAreRefusedAtOnce) {
+  write("a.json", R"json({
+  "world_size": 3, "inputs": { "x": { "expr": "torch.ones(2) + rank" } },
+  "steps": [ { "y": { "all_reduce": "x" } } ], "loss": "y.sum() * (rank + 1)", "objective": "sum" })json");
+  EXPECT_EQ(run({"run", "--max-memory", "64M", "--world-size", "100", "a.json"}), 4) << out_;
+  EXPECT_THAT(out_,
+              HasSubstr("100 ranks cannot run on this machine: each may have 0 MiB of memory"));
+  EXPECT_THAT(out_, HasSubstr("--simulate starts none"));
+  EXPECT_EQ(run({"run", "--max-memory", "64M", "--world-size", "1", "a.json"}), 0) << out_ << err_;
+  EXPECT_EQ(run({"run", "--max-memory", "64M", "--world-size", "100", "--simulate", "a.json"}), 0);
+}
+
 TEST_F(EndToEnd, AnAuditTellsWrongFromRightForAnotherObjective) {
   EXPECT_EQ(run({"audit", "torch_nn", "--collective", "all_reduce", "--json", "a.json", "--out",
                  "failing"}),

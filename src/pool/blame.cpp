@@ -95,6 +95,21 @@ std::string place_text(const Program& program, const RankPlace& place) {
   return "the program's beginning";
 }
 
+bool most_still_connect(const Program& program, std::span<const RankPlace> places) {
+  std::size_t connecting = 0, before = 0;
+  for (const RankPlace& place : places) {
+    const bool runs = place.state == RankPlace::State::kRunning;
+    if (runs && place.phase == Phase::kConnect)
+      ++connecting;
+    else if (place.state == RankPlace::State::kNotBegun ||
+             (runs && place.step < 0 && place.phase != Phase::kLoad))
+      ++before;
+    else if (!in_collective(program, place))
+      return false;
+  }
+  return connecting > 0 && 2 * (connecting + before) > places.size();
+}
+
 RankError hang_error(const Program& program, std::span<const RankPlace> places, double timeout_s) {
   std::optional<RankError> seen = difference_error(program, places);
   if (!seen) seen = absence_error(program, places);
@@ -123,9 +138,13 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
     const bool waits = in_collective(program, place);
     // Who computes, or has not come, is likelier to be the cause than who waits.
     if (!culprit || (!waits && in_collective(program, *culprit))) culprit = &place;
-    const std::pair where{place.step, place.phase};
-    if (waits && std::find(collectives.begin(), collectives.end(), where) == collectives.end())
-      collectives.push_back(where);
+    // Who connects for a step is on its way into either direction of it.
+    const auto is_same = [&](const std::pair<int, Phase>& c) {
+      return c.first == place.step && (c.second == place.phase || c.second == Phase::kConnect ||
+                                       place.phase == Phase::kConnect);
+    };
+    if (waits && std::none_of(collectives.begin(), collectives.end(), is_same))
+      collectives.emplace_back(place.step, place.phase);
   }
   std::vector<std::string> parts;
   for (const auto& [place, ranks] : groups)

@@ -82,6 +82,36 @@ TEST(HangError, WhoComputesForEverIsToBlameNotWhoWaitsForIt) {
       HasSubstr("ranks 0, 2 wait in step y (all_reduce), forward; rank 1 is in step x, forward"));
 }
 
+TEST(HangError, WhoStillConnectsForACallIsNotInAnotherOne) {
+  const std::vector<RankPlace> places = {at(0, 1, Phase::kConnect), at(1, 1, Phase::kBackward),
+                                         finished(2)};
+  const RankError error = hang_error(three_steps(), places, 30);
+  EXPECT_EQ(error.kind, ErrorKind::kHang);
+  EXPECT_EQ(error.message,
+            "not done after 30 s: rank 0 waits in connecting to the other ranks; rank 1 waits in "
+            "step y (all_reduce), backward; rank 2 has finished");
+  EXPECT_EQ(
+      hang_error(three_steps(), std::vector<RankPlace>{at(0, 1, Phase::kConnect), at(1, 2)}, 30)
+          .kind,
+      ErrorKind::kDesync);
+}
+
+TEST(MostStillConnect, WhileNobodyIsFurtherThanWaitingForThem) {
+  const auto most = [](std::vector<RankPlace> places) {
+    return most_still_connect(three_steps(), places);
+  };
+  const RankPlace connects = at(0, 1, Phase::kConnect), begins = at(2, -1);
+  const RankPlace not_begun = {1, State::kNotBegun, -1, Phase::kIdle};
+  EXPECT_TRUE(most({connects, not_begun, begins}));
+  EXPECT_FALSE(most({begins, begins, not_begun})) << "its beginning may be what takes so long";
+  EXPECT_TRUE(most({connects, at(1, 1), connects})) << "rank 1 waits in the collective";
+  EXPECT_FALSE(most({at(0, 1), at(1, 1), connects}));
+  EXPECT_FALSE(most({connects, at(1, 0), connects})) << "rank 1 computes";
+  EXPECT_FALSE(most({connects, connects, finished(2)}));
+  EXPECT_FALSE(most({connects, connects, {2, State::kFinished, -1, Phase::kReply}}));
+  EXPECT_FALSE(most({not_begun, not_begun, not_begun}));
+}
+
 TEST(HangError, WhoHasNotBegunIsToBlame) {
   const std::vector<RankPlace> places = {
       at(0, 1), {1, State::kNotBegun, 2, Phase::kReply}, at(2, 1)};

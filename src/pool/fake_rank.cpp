@@ -162,6 +162,8 @@ void act(std::string_view action, std::string_view argument, const Place& place)
     place.slot->phase = Phase::kForward;
   else if (action == "backward")
     place.slot->phase = Phase::kBackward;
+  else if (action == "connect")
+    place.slot->phase = Phase::kConnect;
   else if (action == "load")
     place.slot->phase = Phase::kLoad;
 }

@@ -399,6 +399,14 @@ void Team::look_at_clock(InFlight& in_flight, std::int64_t now) {
   if (in_flight.first_loading_ns == 0) in_flight.first_loading_ns = now;
 }
 
+// Ranks that still connect, with too few cores for it.
+RankError Team::too_many_ranks(double timeout_s) const {
+  return {ErrorKind::kHang, -1, "",
+          fmt::format("{} ranks were not connected with each other after {:g} s: fewer ranks, more "
+                      "time (--timeout), or --simulate, which starts none",
+                      kind_.world_size, timeout_s)};
+}
+
 // What all workers have waited for a core since the case began: so much longer it may take, whoever
 // waited for whom.
 std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
@@ -600,11 +608,18 @@ std::optional<Team::Failure> Team::find_failure() {
                          fmt::format("its import or setup takes more than {:g} s", limit_s)});
   }
   if (InFlight* late = overdue(now)) {
-    RankError error = hang_error(late->job->program(), places_seen(*late), late->job->timeout_s);
+    const std::vector<RankPlace> places = places_seen(*late);
+    const bool too_many =
+        late->id == 1 && most_still_connect(late->job->program(), places) &&
+        static_cast<double>(time_without_core_ns(*late)) * 1e-9 > late->job->timeout_s;
+    RankError error = too_many ? too_many_ranks(late->job->timeout_s)
+                               : hang_error(late->job->program(), places, late->job->timeout_s);
     if (kind_.role == WorkerRole::kSimulator)
       error.message = fmt::format("the simulation was not done after {:g} s", late->job->timeout_s);
     error.message += patience_text(*late, now);
-    return make_failure(late, std::move(error));
+    Failure failure = make_failure(late, std::move(error));
+    failure.too_many_ranks = too_many;
+    return failure;
   }
   if (InFlight* oldest = kind_.role == WorkerRole::kRank ? oldest_unfinished() : nullptr)
     if (auto error = deadlock(*oldest, now)) return make_failure(oldest, std::move(*error));

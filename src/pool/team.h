@@ -55,6 +55,7 @@ class Team {
   struct Failure {
     std::unique_ptr<Job> job;
     bool may_be_inherited = false;  // another case that these workers had may have caused it
+    bool too_many_ranks = false;    // for the cores: so are they in every case with as much time
     RankError error;
     Completion completion;  // of the job, as an error
   };
@@ -136,6 +137,7 @@ class Team {
   void look_at_clock(InFlight& in_flight, std::int64_t now);
   InFlight* overdue(std::int64_t now);
   std::int64_t time_without_core_ns(const InFlight& in_flight) const;
+  RankError too_many_ranks(double timeout_s) const;
   std::string patience_text(const InFlight& in_flight, std::int64_t now) const;
   std::optional<RankError> deadlock(const InFlight& in_flight, std::int64_t now);
   std::vector<RankPlace> places(const InFlight& in_flight) const;

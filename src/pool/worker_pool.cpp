@@ -234,12 +234,29 @@ void WorkerPool::schedule_simulations(TeamKind kind, Jobs& jobs) {
 // One world at a time gets cases. When no more wait for it the next one does, while the first
 // finishes what it has.
 void WorkerPool::schedule_runs() {
+  answer_for_too_many();
   if (!current_ || waiting_[*current_].empty()) current_ = kind_of_oldest_run();
   if (!current_) return;
   Jobs& jobs = waiting_[*current_];
   if (options_.teams > 1) return share(*current_, jobs);
   Team* team = team_of(*current_);
   fill(team ? *team : start_team(*current_), jobs);
+}
+
+// Cases for ranks that did not get connected when they had as much time as these have.
+void WorkerPool::answer_for_too_many() {
+  for (auto& [kind, failed] : too_many_) {
+    Jobs& jobs = waiting_[kind];
+    for (auto job = jobs.begin(); job != jobs.end();) {
+      if ((*job)->timeout_s > failed.timeout_s) {
+        ++job;
+        continue;
+      }
+      done_.push_back(failed.completion);
+      done_.back().ticket = (*job)->ticket;
+      job = jobs.erase(job);
+    }
+  }
 }
 
 std::optional<TeamKind> WorkerPool::kind_of_oldest_run() const {
@@ -395,6 +412,8 @@ bool WorkerPool::settle_failure(Team& team) {
   if (!failure) return false;
   requeue(team.take_unanswered());
   if (!failure->job) return true;
+  if (failure->too_many_ranks)
+    too_many_[team.kind()] = {failure->job->timeout_s, failure->completion};
   if (failure->may_be_inherited && !failure->job->is_second_run) {
     failure->job->is_second_run = true;
     waiting_[failure->job->kind].push_front(std::move(failure->job));

@@ -94,6 +94,7 @@ class WorkerPool {
   void schedule();
   void schedule_simulations(TeamKind kind, Jobs& jobs);
   void schedule_runs();
+  void answer_for_too_many();
   std::optional<TeamKind> kind_of_oldest_run() const;
   void fill(Team& team, Jobs& jobs);
   void share(TeamKind kind, Jobs& jobs);
@@ -118,7 +119,12 @@ class WorkerPool {
   std::set<std::size_t> got_ready_;                      // places whose zygote, or one before, was
   std::list<std::unique_ptr<Team>> teams_;               // the last used is last
   std::map<TeamKind, Jobs> waiting_;
-  std::optional<TeamKind> current_;  // the world that gets the cases now
+  struct TooMany {
+    double timeout_s = 0;
+    Completion completion;
+  };
+  std::map<TeamKind, TooMany> too_many_;  // how their first case failed
+  std::optional<TeamKind> current_;       // the world that gets the cases now
   std::deque<Completion> done_;
   Ticket last_ticket_ = 0;
   std::size_t outstanding_ = 0;

@@ -296,6 +296,28 @@ TEST_F(WorkerPoolTest, AHangSaysWhoWaitsWhere) {
   EXPECT_TRUE(ranks_become(3)) << "the ranks that hang must be killed";
 }
 
+TEST_F(WorkerPoolTest, RanksThatDoNotGetConnectedForWantOfCoresAreTooMany) {
+  const int ranks = 8 * static_cast<int>(std::thread::hardware_concurrency());
+  const std::int64_t start = monotonic_ns();
+  const DistributedRun done = run(request(ranks, "*: step 1; *: connect; *: spin"), 0.3);
+  EXPECT_EQ(done.error.value().rank, -1);
+  EXPECT_THAT(done.error.value().message,
+              StartsWith(std::to_string(ranks) +
+                         " ranks were not connected with each other after 0.3 s: fewer ranks"));
+  const std::int64_t once = monotonic_ns();
+  EXPECT_EQ(run(request(ranks, ""), 0.3).error.value().message, done.error->message)
+      << "no other case waits as long again";
+  EXPECT_LT(monotonic_ns() - once, (once - start) / 4);
+  EXPECT_FALSE(run(request(ranks, ""), 30).error) << "with more time it is tried";
+}
+
+TEST_F(WorkerPoolTest, RanksThatWaitForEachOtherWithCoresToSpareAreNotTooMany) {
+  const DistributedRun done = run(request(3, "*: step 1; *: connect; *: hang"), 0.3);
+  EXPECT_EQ(done.error.value().rank, 0);
+  EXPECT_THAT(done.error.value().message, HasSubstr("connecting to the other ranks"));
+  EXPECT_THAT(done.error.value().message, Not(HasSubstr("--simulate")));
+}
+
 TEST_F(WorkerPoolTest, WhatTheRanksProgramTakesToComeIsNoPartOfTheCasesTime) {
   WorkerPoolOptions options{{{DISTGRAD_FAKE_RANK, "--slow", "1500"}}, 2};
   options.begin_s = 0.5;

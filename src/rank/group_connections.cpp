@@ -36,6 +36,20 @@ class MutedErrors {
   UniqueFd kept_;
 };
 
+// While it lives the board says that this rank connects.
+class Connecting {
+ public:
+  explicit Connecting(std::atomic<Phase>& phase)
+      : phase_(phase), before_(phase.exchange(Phase::kConnect)) {}
+  ~Connecting() { phase_ = before_; }
+  Connecting(const Connecting&) = delete;
+  Connecting& operator=(const Connecting&) = delete;
+
+ private:
+  std::atomic<Phase>& phase_;
+  Phase before_;
+};
+
 c10::intrusive_ptr<c10d::TCPStore> connected(const c10d::TCPStoreOptions& options) {
   const MutedErrors muted;
   return c10::make_intrusive<c10d::TCPStore>(store_host(), options);
@@ -75,6 +89,7 @@ c10::intrusive_ptr<c10d::Store> GroupConnections::store() {
 Connection& GroupConnections::of(const std::vector<int>& ranks) {
   std::unique_ptr<Connection>& connection = connections_[ranks];
   if (!connection) {
+    const Connecting connecting(board_->ranks[rank_].phase);
     std::string name = "distgrad";
     for (const int r : ranks) name += "," + std::to_string(r);
     const int place =

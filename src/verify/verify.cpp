@@ -16,6 +16,7 @@
 #include "diagnose/verdict.h"
 #include "gradients/objective_truths.h"
 #include "launched/leader.h"
+#include "pool/rank_room.h"
 #include "pool/worker_pool.h"
 #include "protocol/board.h"
 #include "verify/case_workers.h"
@@ -112,7 +113,8 @@ class Verification {
     if (c.world_size > kMaxRanks)
       return fmt::format("at most {} ranks can run; --simulate has none", kMaxRanks);
     const Leader* launched = leader();
-    if (!launched || c.world_size <= launched->world().size) return {};
+    if (!launched) return c.device == "cpu" ? why_no_room(c.world_size, room_) : "";
+    if (c.world_size <= launched->world().size) return {};
     return fmt::format("it needs {} ranks, and {} has started {}", c.world_size,
                        launched->world().launcher, launched->world().size);
   }
@@ -227,6 +229,7 @@ class Verification {
   const VerifyOptions& options_;
   VerifyListener& listener_;
   CaseWorkers workers_;
+  const RankRoom room_ = room_for_ranks();
   OrderedResults results_;
 
   std::deque<std::vector<std::size_t>> waiting_;  // cases of each truth not yet asked for

@@ -1,0 +1,24 @@
+// How many ranks this machine can hold at all.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace distgrad {
+
+// What ranks that are processes of this machine share, or each may have; 0: not limited.
+struct RankRoom {
+  std::uint64_t memory_bytes = 0;  // all ranks of a case together
+  std::uint64_t stack_bytes = 0;   // a thread's
+  std::uint64_t descriptors = 0;   // open in one process
+  std::uint64_t tasks = 0;         // processes and threads, of all ranks together
+};
+
+RankRoom room_for_ranks();
+
+// Why so many ranks cannot be connected with each other, with the way out; empty where nothing
+// forbids it. Counts only what every rank needs before its first collective, so that no number of
+// ranks is refused that could run.
+std::string why_no_room(int world_size, const RankRoom&);
+
+}  // namespace distgrad
