@@ -30,7 +30,10 @@ struct CompareOptions {
   std::string prefix;  // of names
   std::string json;
   std::vector<ReportFile> reports;
-  std::string text;  // a file with what other formats show in place of the comparison's text
+  // check_step's: a file with what other formats show in place of the comparison's text, what the
+  // user ran, and the seconds that the check took before this.
+  std::string text, ran;
+  double before_s = 0;
   bool full = false;
   bool strict = false;
 };
@@ -122,6 +125,8 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   app.add_flag("--full", options.full, "every parameter, a line each");
   // check_step's alone, which has more to say, and sees more
   app.add_option("--text", options.text)->group("");
+  app.add_option("--ran", options.ran)->group("");
+  app.add_option("--before-s", options.before_s)->group("");
   app.add_flag("--saw-short-dtype", options.comparison.tolerance.saw_short_dtype)->group("");
   describe(app,
            "Examples:\n"
@@ -176,10 +181,11 @@ ExitCode compare_command(const Arguments& arguments) {
   if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
   if (!options.reports.empty()) {
     Report& report = outcome.cases.report;
-    report.command = command_text("compare", arguments);
+    report.command = options.ran.empty() ? command_text("compare", arguments) : options.ran;
     report.printed =
         options.text.empty() ? outcome.text : read_regular_file(options.text, kMostText).text;
     report.summary.elapsed_s =
+        options.before_s +
         std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     if (!write_reports(options.reports, report, format_context(report.command)))
       return ExitCode::kUserError;

@@ -132,7 +132,8 @@ std::string findings_html(const Report& report) {
         "<tr><th scope=\"row\"><a "
         "href=\"#finding={0}\">{0}</a></th><td>{1}</td><td>{2}</td><td>{3}</td>"
         "<td class=\"prose\">{4}{5}</td></tr>\n",
-        row.name, expected + not_expected, expected, not_expected, html_prose(row.meaning),
+        row.name, expected + not_expected, expected, not_expected,
+        html_prose(is_explained_above(row, report) ? "see above" : row.meaning),
         programs_html(row.name, files[row.name]));
   }
   if (out.empty()) return {};

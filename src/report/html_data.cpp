@@ -199,7 +199,8 @@ Json finding_helps(const Report& report) {
     for (const Finding& f : r.findings) used.insert(f.rule);
   Json helps = Json::object();
   for (const FindingRow& row : kFindings)
-    if (used.contains(std::string(row.name))) helps[row.name] = {row.meaning, row.help};
+    if (used.contains(std::string(row.name)) && !is_explained_above(row, report))
+      helps[row.name] = {row.meaning, row.help};
   return helps;
 }
 
@@ -211,6 +212,10 @@ std::string explain_command(const std::string& again) {
 }  // namespace
 
 std::string_view status_word(const CaseResult& r) { return kStatuses[status_index(r)]; }
+
+bool is_explained_above(const FindingRow& row, const Report& report) {
+  return row.name == std::string_view("unexplained") && !report.printed.empty();
+}
 
 HtmlData html_data(const Report& report, const FormatContext& context) {
   Details details(report, context);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "model/findings.h"
 #include "report/report_format.h"
 
 namespace distgrad {
@@ -16,6 +17,9 @@ struct HtmlData {
   std::size_t without_details = 0;  // cases that there was no room for
   std::size_t without_maps = 0;     // cases that went wrong, and have all but heat maps
 };
+
+// Whether the text that was printed may explain what the gradients alone do not.
+bool is_explained_above(const FindingRow&, const Report&);
 
 // All are JSON that is inert within a script element.
 HtmlData html_data(const Report&, const FormatContext&);

@@ -37,10 +37,15 @@ class StepReport(Report):
         self.world_size, self.vacuous = fields["world_size"], fields["vacuous"]
         self.backend, self.where = backend, where
         self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
-        parts = [self._head(), text.strip()]
-        if where:
-            parts.append("Where:\n" + "\n".join(_wrapped(line) for line in where["text"]))
-        super().__init__({**fields, "where": where}, "\n\n".join(parts))
+        found = ["Where:\n" + "\n".join(_wrapped(line) for line in where["text"])] if where else []
+        self._parts = self._head(), text.strip(), found
+        super().__init__({**fields, "where": where},
+                         "\n\n".join([self._head(), text.strip(), *found]))
+
+    def page_text(self):
+        """Where it is wrong comes first: a page has the parameters below, too."""
+        head, text, found = self._parts
+        return "\n\n".join([head, *found, text])
 
     @property
     def wrong(self):

@@ -3,8 +3,10 @@
 import inspect
 import json
 import os
+import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Optional
@@ -108,7 +110,7 @@ def check_step(
         request = {"parallel": transport.dumps(parallel),
                    "single": transport.dumps(single) if callable(single) else None,
                    "world_size": world_size, "backend": backend, "seed": seed,
-                   "timeout_s": float(timeout_s),
+                   "timeout_s": float(timeout_s), "began": time.monotonic(),
                    "modules": sorted(name for name in sys.modules if name.startswith("torch.")
                                      and not name.startswith("torch._inductor"))}
         files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
@@ -152,13 +154,20 @@ def _compared(folder, request, single, options, files):
                                  " rounds as far as that.")
     report = StepReport(fields, text, request["backend"], where)
     if files:
-        Path(folder, "text").write_text(str(report), encoding="utf-8")
-        compare("single", "ranks", {**options, **files, "text": "text"}, folder)
+        Path(folder, "text").write_text(report.page_text(), encoding="utf-8")
+        compare("single", "ranks", {**options, **files, "text": "text", "ran": _command(),
+                                    "before_s": time.monotonic() - request["began"]}, folder)
     if not good:
         error = AssertionError(str(report))
         error.report = report
         raise error
     return report
+
+
+def _command():
+    """What the user ran."""
+    line = sys.orig_argv if hasattr(sys, "orig_argv") else [sys.executable, *sys.argv]
+    return shlex.join([os.path.basename(line[0]), *line[1:]])
 
 
 def _computed_in(fields, where):

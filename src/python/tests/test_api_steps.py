@@ -1,6 +1,7 @@
 """check_step on real training steps: right ones pass, wrong ones are named."""
 
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -77,6 +78,13 @@ def data_parallel_in_float32():
     model = nn.parallel.DistributedDataParallel(make_model())
     loss_in_float32(model, my_batch()).backward()
     return gradients(model)
+
+
+def scrambled():
+    """Each gradient wrong in its own way, by nothing that numbers show."""
+    model = make_model()
+    loss_of(model, batch()).backward()
+    return {name: grad * torch.randn_like(grad) for name, grad in gradients(model).items()}
 
 
 def single_in_float32():
@@ -342,7 +350,23 @@ class Steps(unittest.TestCase):
             self.assertIn('tests="6" failures="6"', Path(junit).read_text())
             page = Path(html).read_text()
             self.assertIn("Parameters by ranks", page)
-            self.assertIn("\n\nWhere:\n- Forward", page)
+            self.assertIn("wrong, on 2 ranks (gloo)\n\nWhere:\n- Forward", page)
+            self.assertLess(page.index("\n\nWhere:\n"), page.index("Parameters by ranks"))
+            run = re.findall("<dt>(command|took)</dt><dd>(.*?)</dd>", page)
+            self.assertEqual([name for name, _ in run], ["command", "took"])
+            self.assertNotIn("distgrad compare", run[0][1])
+            self.assertIn("test_api_steps", run[0][1])
+            self.assertGreater(float(run[1][1].removesuffix(" s")), 1, "that of the runs")
+            self.assertNotIn("neither be measured nor recognised", page)
+
+    def test_a_page_does_not_say_unknown_below_what_was_printed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            html = os.path.join(folder, "step.html")
+            self.assert_wrong("unexplained", "Where:", scrambled, single, 3, html=html)
+            page = Path(html).read_text()
+            self.assertIn("#finding=unexplained", page)
+            self.assertNotIn("neither be measured nor recognised", page)
+            self.assertNotIn("none of the known ones", page)
 
     def test_a_norm_in_tensor_parallel(self):
         self.assertFalse(distgrad.check_step(norm_reduced, single_norm, 2).wrong)
