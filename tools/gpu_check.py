@@ -140,7 +140,8 @@ class Check:
                  "| --- " * 5 + "|")
         for name in ("gloo_on_cuda", "nccl_on_cuda"):
             code, text, seconds = self.run(
-                f"conformance_{name}", [self.tests / "conformance_test", f"--gtest_filter=*{name}"])
+                f"conformance_{name}", [self.tests / "conformance_test", f"--gtest_filter=*{name}"],
+                DISTGRAD_NCCL_LIBRARY=str(self.bin / "libdistgrad-nccl.so"))
             passed, failed, skipped = (sum(line.startswith(mark) and " ms)" in line
                                            for line in text.splitlines())
                                        for mark in ("[       OK ]", "[  FAILED  ]", "[  SKIPPED ]"))

@@ -23,7 +23,7 @@ void handle_errors_in_wait() {
   setenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", "0", 1);
   setenv("TORCH_NCCL_ENABLE_MONITORING", "0", 1);
   setenv("TORCH_NCCL_DUMP_ON_TIMEOUT", "0", 1);
-  setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "0", 1);
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
 }
 
 // NCCL refuses two ranks on one GPU before 2.30 ("Duplicate GPU detected", src/init.cc), and asks
