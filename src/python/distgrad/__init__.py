@@ -1,5 +1,6 @@
 """distgrad in Python: are the gradients of a distributed program right?
 
+    check_gradients(model, step)     in a job that runs: is p.grad the derivative of the loss?
     check_step(parallel, single)     a training step on real ranks against the same step in one
                                      process
     check(function, "all_gather")    one's own collective against a simulation of all ranks
@@ -11,8 +12,8 @@
     save_gradients(model, folder)    for `distgrad compare`, from a training script
 
 Each raises an AssertionError whose text is the report, or returns the report. Importing this does
-not import torch. `gradcheck` communicates with the ranks that there are; the others start their
-own.
+not import torch. `check_gradients` and `gradcheck` communicate with the ranks that there are; the
+others start their own.
 """
 
 from .checking import audit, check, run
@@ -20,8 +21,11 @@ from .driver import Report
 from .gradient_check.api import GradcheckError, gradcheck
 from .gradient_check.report import GradcheckReport
 from .saving import save_gradients
+from .step.api import StepError, StepGradientsError, check_gradients
+from .step.report import GradientsReport
 from .step_report import ParameterReport, StepReport
 from .stepping import RankError, check_step
 
-__all__ = ["GradcheckError", "GradcheckReport", "ParameterReport", "RankError", "Report",
-           "StepReport", "audit", "check", "check_step", "gradcheck", "run", "save_gradients"]
+__all__ = ["GradcheckError", "GradcheckReport", "GradientsReport", "ParameterReport", "RankError",
+           "Report", "StepError", "StepGradientsError", "StepReport", "audit", "check",
+           "check_gradients", "check_step", "gradcheck", "run", "save_gradients"]

@@ -1,0 +1,100 @@
+"""check_gradients: is p.grad the derivative of the declared loss? Imports torch when called."""
+
+
+class StepError(RuntimeError):
+    """A rank raised in step(), or does not answer. The same text on all ranks."""
+
+
+class StepGradientsError(AssertionError):
+    """The gradients are wrong, or could not be judged. The text is the report on rank 0, and its
+    first line on the others; `.report` has it as data on all."""
+
+    def __init__(self, report, rank):
+        super().__init__(report.headline() + ": rank 0 says which" if rank else str(report))
+        self.report = report
+
+
+def check_gradients(
+    model,
+    step,
+    objective="mean",
+    *,
+    group=None,
+    copies=(),
+    pieces=(),
+    scale=1.0,
+    search_s=60,
+    timeout_s=60,
+    raise_exception=True,
+):
+    """Is p.grad, as step() leaves it, the derivative of the loss that the ranks minimise together?
+    Measured on the running ranks, with no second implementation: parameters are moved a little,
+    step() is run again, and what the loss does is compared with what p.grad says. Call it on all
+    ranks, once, anywhere in a training script:
+
+        distgrad.check_gradients(model, step, objective="mean")
+
+    model: an nn.Module, or a list of them (the chunks of a pipeline); step: does forward and
+        backward of one batch, and everything that belongs to it up to and excluding
+        optimizer.step(): reductions, unscaling, clipping. It takes no arguments, uses the same
+        batch each time, and returns this rank's loss, one number; None on ranks that have none.
+    objective: what the ranks' losses are together: "mean" of them, "sum", or "replicated", where
+        every rank returns the same loss; or a function of the list of all ranks' losses ((loss,
+        count) of a step that returns both) that returns one number.
+    group: of the ranks that train together; by default all.
+    copies, pieces: patterns of names. Parameters that are equal on several ranks are taken for
+        copies of one; `pieces` are not, whatever their values, and `copies` are.
+    scale: what p.grad is to be times the derivative: a loss scale that is taken out later.
+    search_s: seconds after which no further parameters are told apart once something is wrong;
+        timeout_s: seconds for one run of step().
+
+    Everything is left as it was: parameters, buffers, gradients, random generators.
+
+    Returns the report, the same on every rank, or raises StepGradientsError with it, on every rank,
+    where gradients are wrong or nothing could be decided; with raise_exception=False it is returned
+    then, too. StepError where a rank raises in step(). ValueError, TypeError for arguments that are
+    wrong."""
+    __tracebackhide__ = True
+    import torch
+
+    from ..gradient_check.team import Lost, Team
+    from .checking import Options, check
+    from .running import OBJECTIVES
+
+    if isinstance(model, (list, tuple)):
+        model = torch.nn.ModuleList(model)
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model is to be a torch.nn.Module, not a {type(model).__name__}")
+    if not callable(step):
+        raise TypeError("step is to be a function that does forward and backward of one batch")
+    if objective not in OBJECTIVES and not callable(objective):
+        raise ValueError(f"objective is to be one of {', '.join(OBJECTIVES)}, or a function of all"
+                         f" ranks' losses, not {objective!r}")
+    _check_group(group, timeout_s)
+    options = Options(objective, _names(copies), _names(pieces), float(scale), search_s)
+    team = Team(group, timeout_s)
+    try:
+        with team:
+            report = check(model, step, options, team)
+    except Lost as lost:
+        raise StepError(f"check_gradients: rank {lost.silent} does not answer any more: it died,"
+                        f" hangs, or does not call check_gradients ({lost})") from None
+    if raise_exception and not report.right:
+        raise StepGradientsError(report, team.rank)
+    return report
+
+
+def _names(value):
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _check_group(group, timeout_s):
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise ValueError("check_gradients: torch.distributed is not initialised: call it on the"
+                         " ranks of a job that runs, after init_process_group()")
+    if not timeout_s > 0:
+        raise ValueError(f"timeout_s is to be above 0, not {timeout_s!r}")
+    if dist.get_rank(group) < 0:
+        raise ValueError("check_gradients: this rank is not in the group")

@@ -1,0 +1,195 @@
+"""The course of a check_gradients: run twice, move everything, and look closer where that shows
+something."""
+
+import dataclasses
+import math
+from typing import Callable, Union
+
+import torch
+
+from .judging import Judge
+from .measuring import Measuring
+from .outputs import Outputs, Watch, told
+from .report import GradientsReport, Wrong
+from .running import Runs
+from .variables import described, digest, pieces
+from .watching import Arrivals, Clipping
+from .wording import clipping_texts, is_clipped
+from .wording import described as described_finding
+
+_SAME = 1e-6  # relative: of the losses of two runs
+
+
+@dataclasses.dataclass
+class Options:
+    objective: Union[str, Callable] = "mean"
+    copies: tuple = ()
+    pieces: tuple = ()
+    scale: float = 1.0
+    search_s: float = 60.0
+
+
+def check(model, step, options, team):
+    """The report, the same on all ranks. Raises StepError, Lost, TypeError."""
+    runs = Runs(model, step, options.objective, team)
+    try:
+        return _Check(runs, options).report()
+    finally:
+        runs.restore()
+
+
+class _Check:
+    def __init__(self, runs, options):
+        self._runs, self._options = runs, options
+        self._notes = []
+        self._passes = 1
+        self._dtypes = set()  # texts, of what modules compute
+
+    def report(self):
+        runs = self._runs
+        first, entry = self._first_run()
+        with Clipping() as clipping, Watch(runs.model, self._note_dtype):
+            base = runs.run()
+        losses = list(runs.losses)
+        report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
+                                 base)
+        if not self._is_the_same(first, base):
+            report.undecide("two runs of step() from the same state gave different losses:"
+                            f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
+                            " same random numbers, each time")
+            return report
+        if not math.isfinite(base):
+            report.undecide(f"the loss is {base}")
+            return report
+        gradients = runs.found_gradients()
+        self._note_stale(entry, gradients)
+        known = pieces(runs.gather(described(runs.model)), self._options.copies,
+                       self._options.pieces)
+        if not known:
+            report.undecide("no parameter requires a gradient on any rank")
+            return report
+        self._note_copies(known)
+        factors = {name: self._options.scale * clipping.factor(p)
+                   for name, p in runs.parameters.items()}
+        gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
+                     for name, g in gradients.items()}
+        if bad := self._not_finite(gradients):
+            report.undecide(f"the gradients of {', '.join(bad[:5])} are not finite")
+            return report
+        measuring = Measuring(runs, known, gradients, base, self._dtypes)
+        judgement = Judge(measuring, lambda: self._alternatives(gradients),
+                          self._options.search_s).judge()
+        self._fill(report, judgement, known, gradients, clipping)
+        if report.wrong and any(w.kind != "clipping" and set(w.parameters) != set(report.parameters)
+                                or w.factor is None for w in report.wrong):
+            places = Outputs(runs, measuring, self._options.search_s - runs.seconds).places()
+            report.where = told(places)
+            report.places = [{"module": p.key[0], "call": p.key[1], "index": p.key[2],
+                              "state": p.state, "copies": [list(g) for g in p.groups],
+                              "ratios": [list(r) if r else None for r in p.ratios]}
+                             for p in places]
+        report.dtype = str(measuring.dtype).removeprefix("torch.")
+        report.notes += self._notes
+        report.runs, report.seconds = runs.count, runs.seconds
+        return report
+
+    def _fill(self, report, judgement, known, gradients, clipping):
+        report.parameters = list(dict.fromkeys(piece.name for piece in known))
+        norm = self._unique_norm(known, gradients)
+        clipped = self._runs.gather(clipping.norms)
+        findings = judgement.findings
+        if is_clipped(findings, report.parameters, norm):
+            self._notes.append(f"all gradients are {findings[0].factor:.4g} times the derivative,"
+                               f" and their norm, each element once, is {norm:.6g}: as after"
+                               " clipping to that norm")
+            findings = []
+        counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
+        report.wrong = [described_finding(finding, counts) for finding in findings]
+        if texts := clipping_texts(clipped, norm):
+            report.wrong.append(Wrong("clipping", report.parameters, {}, texts))
+        elif any(n > most for row in clipped for n, most in row):
+            self._notes.append("clip_grad_norm_ saw the right norm; its factor is left out of what"
+                               " is said of gradients here")
+        report.undecided = judgement.undecided
+        report.too_small = list(dict.fromkeys(judgement.too_small))
+        report.ambiguous = list(dict.fromkeys(judgement.ambiguous))
+        report.not_asked = list(dict.fromkeys(judgement.not_asked))
+
+    # -- before anything is moved
+
+    def _first_run(self):
+        """As the caller would run it, with the gradients that there are. (the loss, what they
+        become)"""
+        entry = self._runs.entry_gradients()
+        had = any(self._runs.gather(any(g is not None for g in entry.values())))
+        if not had:
+            return self._runs.run(), None
+        given = {name: None if g is None else g.clone() for name, g in entry.items()}
+        loss = self._runs.run(given)
+        return loss, self._runs.found_gradients()
+
+    def _note_dtype(self, _key, x):
+        self._dtypes.add(str(x.dtype))
+
+    def _is_the_same(self, first, again):
+        if first == again or math.isnan(first) and math.isnan(again):
+            return True
+        return abs(first - again) <= _SAME * max(abs(first), abs(again))
+
+    def _note_stale(self, entry, gradients):
+        """Where step() adds to what p.grad held."""
+        stale = []
+        for name, g in gradients.items():
+            before = None if entry is None else entry[name]
+            if before is not None and g is not None and digest(before) != digest(g) and float(
+                    (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
+                stale.append(name)
+        every = self._runs.gather(stale)
+        names = list(dict.fromkeys(name for row in every for name in row))
+        if names:
+            self._notes.append(
+                f"p.grad of {_some(names)} held something when check_gradients was called, and"
+                " step() adds to it. It was judged from p.grad = None: call zero_grad() at the"
+                " start of step() to have that checked, too")
+
+    def _note_copies(self, known):
+        apart = [p.name for p in known if len(p.holders) > 1 and not p.digest]
+        if apart:
+            self._notes.append(f"the copies of {_some(apart)} do not have the same values on all"
+                               " ranks that hold them")
+
+    def _not_finite(self, gradients):
+        bad = [name for name, g in gradients.items()
+               if g is not None and not bool(torch.isfinite(g).all())]
+        return list(dict.fromkeys(name for row in self._runs.gather(bad) for name in row))
+
+    # -- once something is wrong
+
+    def _alternatives(self, gradients):
+        """{words: {name: tensor or None}} that may be the right gradients."""
+        with Arrivals(self._runs.parameters) as arrivals:
+            self._runs.run()
+        names = list(self._runs.parameters)
+        found = {"p.grad": gradients,
+                 "what backward brought": {n: arrivals.sums.get(n) for n in names}}
+        self._passes = max(self._runs.gather(arrivals.passes))
+        if self._passes > 1:
+            found["what the last backward brought"] = {n: arrivals.last.get(n) for n in names}
+        return {words: tensors for words, tensors in found.items()
+                if any(self._runs.gather(any(x is not None for x in tensors.values())))}
+
+    def _unique_norm(self, known, gradients):
+        """Of all gradients, each piece once."""
+        mine = {p.key: float(gradients[p.name].norm())**2 for p in known
+                if p.holders[0] == self._runs.rank and gradients.get(p.name) is not None}
+        return math.sqrt(sum(sum(row.values()) for row in self._runs.gather(mine)))
+
+    def _objective_text(self):
+        objective = self._options.objective
+        return objective if isinstance(objective, str) else getattr(
+            objective, "__name__", "a function")
+
+
+def _some(names, most=4):
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -1,0 +1,421 @@
+"""Which parameters' gradients are wrong, by what factor, and what would be right.
+
+The whole model is moved first. Where what the gradients say is not what the loss does, halves of it
+are moved, then each parameter alone. A wrong gradient without one factor is compared with sums of
+what the ranks have: what agrees with the measured derivative along several random directions is the
+right gradient.
+"""
+
+import dataclasses
+import time
+
+import torch
+
+from ..words import ranks_text
+
+_ROUNDS = 4  # of moving what is too small to be seen beside the others
+_ALONE = 8  # pieces that are measured one by one rather than by halves
+_SEEDS = (11, 12, 13)
+_ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
+_CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
+
+
+@dataclasses.dataclass
+class Finding:
+    """One or more parameters that are wrong in the same way. factors: {rank: p.grad over the
+    derivative} where that is one number on each rank, else empty; right: what is the derivative
+    instead, in words, "" where that is not known; kind: "factor", "zero" or "other"."""
+
+    kind: str
+    names: list
+    factors: dict = dataclasses.field(default_factory=dict)
+    right: str = ""
+    instead: str = ""  # what p.grad is, in words, where that is known
+    assumed: str = ""  # what is taken for granted
+    measured: float = 0.0
+    said: dict = dataclasses.field(default_factory=dict)  # by rank
+    keys: list = dataclasses.field(default_factory=list)
+
+    @property
+    def factor(self):
+        """One number on all ranks, or None."""
+        values = list(self.factors.values())
+        close = values and all(same_number(v, values[0]) for v in values)
+        return sum(values) / len(values) if close else None
+
+
+@dataclasses.dataclass
+class Judgement:
+    findings: list = dataclasses.field(default_factory=list)
+    undecided: dict = dataclasses.field(default_factory=dict)  # {name: why}
+    too_small: list = dataclasses.field(default_factory=list)  # names
+    not_asked: list = dataclasses.field(default_factory=list)  # names
+    ambiguous: list = dataclasses.field(default_factory=list)  # names: right as pieces alone
+
+
+class Judge:
+    """On all ranks alike: each decision is made from what all ranks know."""
+
+    def __init__(self, measuring, alternatives, seconds):
+        """alternatives(): {words: {name: tensor or None}} of other gradients that may be right,
+        asked for once something is wrong. seconds: how long to look for the place of a mistake."""
+        self._measuring, self._alternatives = measuring, alternatives
+        self._end = time.monotonic() + seconds
+        self._found = Judgement()
+        self._sums = None
+
+    def judge(self):
+        keys = list(self._measuring.pieces)
+        first = self._measuring.measure(keys, _SEEDS[0])
+        apart = [key for key in keys if _differs(first.said[key])]
+        together = [key for key in keys if key not in apart]
+        self._measuring.shared = frozenset(
+            key for key in together if len(self._measuring.pieces[key].holders) > 1)
+        self._measuring.find_noise(together)
+        if apart:
+            told = self._by_known_gradients(keys)
+            apart, together = ([key for key in part if key not in told]
+                               for part in (apart, together))
+        most = self._measuring.most_together()
+        for i in range(0, len(together), most):
+            self._group(together[i:i + most])
+        for key in apart:
+            self._copies(key)
+        self._join()
+        return self._found
+
+    # -- groups
+
+    def _group(self, keys):
+        """All that is wrong among these, whose copies have the same gradients."""
+        for _ in range(_ROUNDS):
+            found = self._measure(keys, _SEEDS[0])
+            if found is None:
+                return self._undecide(keys)
+            if not found.agrees():
+                return self._wrong(keys, found)
+            unseen = found.unseen()
+            if len(unseen) == len(keys) or not unseen:
+                break
+            keys = unseen
+        if unseen:
+            self._small(unseen)
+
+    def _small(self, keys):
+        """What cannot be seen with a move of the usual size, moved further."""
+        far, near = (self._measuring.measure(keys, _SEEDS[2], size=size) for size in (8, 4))
+        near.resolution = self._measuring.noise / (4 * self._measuring.step) + abs(
+            far.measured - near.measured)
+        unseen = near.unseen()
+        if near.agrees() and len(unseen) < len(keys):
+            return self._small(unseen) if unseen else None
+        if near.agrees() or abs(near.measured - near.total()) < 10 * near.resolution:
+            self._found.too_small += [self._name(key) for key in keys]
+            return None
+        return self._wrong(keys, near)
+
+    def _measure(self, keys, seed, alike=True):
+        """A measurement that half the step confirms where it says that something is wrong; None
+        where no direction gives one, as at kinks."""
+        for attempt in range(3):
+            found = self._measuring.measure(keys, seed + 1000 * attempt, alike=alike)
+            if found.agrees():
+                return found
+            half = self._measuring.measure(keys, seed + 1000 * attempt, alike=alike, size=0.5)
+            change = abs(half.measured - found.measured)
+            if half.agrees():
+                return half
+            if change <= found.resolution + half.resolution + 0.01 * abs(half.measured
+                                                                         - half.total()):
+                half.resolution = max(half.resolution, change)
+                return half
+        return None
+
+    def _wrong(self, keys, found):
+        if len(keys) == 1:
+            return self._one(keys[0], found)
+        if (factor := self._common_factor(keys, found)) is not None:
+            return self._scaled(keys, factor, found)
+        if told := self._by_known_gradients(keys):
+            rest = [key for key in keys if key not in told]
+            return self._group(rest) if rest else None
+        if self._is_late():
+            self._found.not_asked += [self._name(key) for key in keys]
+            return None
+        for part in self._parts(keys):
+            self._group(part)
+        return None
+
+    def _parts(self, keys):
+        """By who holds them, as each rank may be wrong by a factor of its own; then halves."""
+        by_holders = {}
+        for key in keys:
+            by_holders.setdefault(self._measuring.pieces[key].holders, []).append(key)
+        if len(by_holders) > 1:
+            return list(by_holders.values())
+        half = len(keys) // 2
+        return [[key] for key in keys] if len(keys) <= _ALONE else [keys[:half], keys[half:]]
+
+    def _common_factor(self, keys, found):
+        """That all of these are wrong by, as other directions show, and some of them alone; or
+        None."""
+        for seed in _SEEDS[1:]:
+            again = self._measuring.measure(keys, seed, alike=False)
+            if _common(found, again) is None:
+                return None
+        for key in dict.fromkeys((keys[0], keys[len(keys) // 2], keys[-1])):
+            alone = self._measuring.measure([key], _SEEDS[1])
+            if alone.ratio() is not None and _common(again, alone) is None:
+                return None
+        return again.ratio()
+
+    def _is_late(self):
+        """On all ranks alike: clocks differ."""
+        return any(self._measuring.runs.gather(time.monotonic() > self._end))
+
+    def _scaled(self, keys, factor, found):
+        for key in keys:
+            holders = self._measuring.pieces[key].holders
+            self._add(Finding("zero" if abs(factor) < 1e-6 else "factor", [self._name(key)],
+                              {rank: factor for rank in holders}, keys=[key],
+                              measured=found.measured))
+
+    def _one(self, key, found):
+        """A piece of which all copies say the same, and that is wrong."""
+        if found.ratio() is None:
+            found = self._resolved(key, _SEEDS[0])
+        again = self._resolved(key, _SEEDS[1])
+        factor = _common(found, again)
+        said = {rank: s.value for rank, s in found.said[key].items()}
+        if factor is None and found.ratio() is None and not self._is_resolved(found):
+            return self._undecide([key])
+        if factor is not None or all(s.size == 0 for s in found.said[key].values()):
+            factor = factor or 0.0
+            kind = "zero" if abs(factor) < 1e-6 else "factor"
+            return self._add(Finding(kind, [self._name(key)], {rank: factor for rank in said},
+                                     keys=[key], measured=found.measured, said=said,
+                                     right=self._right(key)))
+        self._add(Finding("other", [self._name(key)], {}, keys=[key], measured=found.measured,
+                          said=said, right=self._right(key)))
+        return None
+
+    def _resolved(self, key, seed):
+        """Of one piece, moved as far as gives the loss's derivative most exactly."""
+        best = self._measuring.measure([key], seed, alike=False)
+        for size in (1, 4, 16):
+            if best.ratio() is not None:
+                break
+            far, near = (self._measuring.measure([key], seed, size=s, alike=False)
+                         for s in (size, size / 2))
+            near.resolution = (2 * self._measuring.noise / (self._measuring.step * size)
+                               + abs(far.measured - near.measured))
+            if near.resolution < best.resolution:
+                best = near
+        return best
+
+    @staticmethod
+    def _is_resolved(found):
+        return abs(found.measured - found.total()) > 10 * found.resolution
+
+    # -- copies with gradients of their own
+
+    def _copies(self, key):
+        """A piece whose holders have different gradients: at most one of them is right, if it is
+        one variable."""
+        piece = self._measuring.pieces[key]
+        if self._may_be_pieces(piece) and self._is_right_as_pieces(piece):
+            self._found.ambiguous.append(piece.name)
+            return
+        found = [self._measuring.measure([key], seed) for seed in _SEEDS]
+        factors = {}
+        for rank in piece.holders:
+            ratios = [m.said[key][rank].value / m.measured
+                      if abs(m.measured) > 100 * m.resolution else None for m in found]
+            if None not in ratios and all(same_number(r, ratios[0]) for r in ratios):
+                factors[rank] = sum(ratios) / len(ratios)
+        self._add(Finding("other", [piece.name], factors, self._right(key), keys=[key],
+                          measured=found[0].measured,
+                          said={r: s.value for r, s in found[0].said[key].items()},
+                          assumed=self._assumption(piece)))
+
+    def _may_be_pieces(self, piece):
+        """Whether equal values show nothing: they are one number, as zeros of a bias, and what else
+        the module has is cut."""
+        module = piece.name.rpartition(".")[0]
+        return piece.is_constant and not piece.declared and any(
+            other.index > 0 and other.name.rpartition(".")[0] == module
+            for other in self._measuring.pieces.values())
+
+    def _is_right_as_pieces(self, piece):
+        cut = [dataclasses.replace(piece, index=1000 + rank, holders=(rank,))
+               for rank in piece.holders]
+        self._measuring.pieces.update({p.key: p for p in cut})
+        found = self._measure([p.key for p in cut], _SEEDS[0])
+        for p in cut:
+            del self._measuring.pieces[p.key]
+        return found is not None and found.agrees()
+
+    def _assumption(self, piece):
+        if piece.declared:
+            return ""
+        return f"its values are equal on {ranks_text(piece.holders)}"
+
+    # -- what would be right
+
+    def _right(self, key):
+        """Words for what has the measured derivative of this piece along several directions; ""
+        where nothing that is known has."""
+        known = self._known_gradient([key])
+        return "" if known is None else known[0]
+
+    def _by_known_gradients(self, keys):
+        """Where sums of what the ranks have are the derivative of all of these together, each is
+        compared with that. Those that were told."""
+        if any(self._may_be_pieces(self._measuring.pieces[key]) for key in keys):
+            return set()
+        known = self._known_gradient(keys)
+        if known is None:
+            return set()
+        words, measurements, values, others = known
+        unseen = {key for m, v in zip(measurements, values) for key in keys
+                  if abs(v[key]) < 4 * m.resolution}
+        told = set(keys) - unseen
+        for key in keys:
+            if key in told:
+                self._compare(key, words, measurements, [v[key] for v in values], others)
+        return told
+
+    def _compare(self, key, words, measurements, values, others):
+        piece, factors = self._measuring.pieces[key], {}
+        for rank in piece.holders:
+            ratios = [m.said[key][rank].value / value for m, value in zip(measurements, values)]
+            if max(ratios) - min(ratios) <= 1e-4 * max(1.0, *map(abs, ratios)):
+                factors[rank] = sum(ratios) / len(ratios)
+        if len(factors) == len(piece.holders) and all(
+                abs(f - 1) <= self._room() for f in factors.values()):
+            return
+        alike = not _differs(measurements[0].said[key])
+        kind = "other" if not factors or not alike else (
+            "zero" if all(abs(f) < 1e-6 for f in factors.values()) else "factor")
+        self._add(Finding(kind, [piece.name], factors, words, keys=[key],
+                          instead=self._what_it_is(key, measurements, others),
+                          said={r: s.value for r, s in measurements[0].said[key].items()},
+                          assumed="" if alike else self._assumption(piece)))
+
+    @staticmethod
+    def _what_it_is(key, measurements, others):
+        """Words for what all ranks have in p.grad of a piece, where that is another sum of what the
+        ranks have; else ""."""
+        for words in others[0]:
+            if "p.grad" not in words and all(
+                    abs(said.value - values[words][key]) <= 1e-6 * abs(said.value)
+                    and said.value for m, values in zip(measurements, others)
+                    for said in m.said[key].values()):
+                return words
+        return ""
+
+    def _known_gradient(self, keys):
+        """(words, measurements, [{key: what it says}] of each, [{words: {key: ...}}] of all that
+        was tried) of a sum of what the ranks have that is the derivative along several directions;
+        None."""
+        if self._sums is None:
+            self._sums = self._alternatives()
+        candidates, measurements, every = None, [], []
+        for seed in range(31, 31 + _CONFIRMED):
+            found = self._measuring.measure(keys, seed, alike=False)
+            values = self._values_of(keys, seed)
+            totals = {words: sum(by_key.values()) for words, by_key in values.items()}
+            scale = max([abs(found.measured), *map(abs, totals.values())], default=0.0)
+            room = found.resolution + self._room() * scale
+            candidates = [words for words in (values if candidates is None else candidates)
+                          if abs(totals[words] - found.measured) <= room]
+            if not candidates:
+                return None
+            measurements.append(found)
+            every.append(values)
+        return candidates[0], measurements, [values[candidates[0]] for values in every], every
+
+    def _room(self):
+        return 1e-6 if self._measuring.dtype == torch.float64 else 1e-2
+
+    def _values_of(self, keys, seed):
+        """{words: {key: what that gradient says of the move}}: of sums and means of p.grad, and of
+        what backward brought, over the ranks that hold a piece, and of single ranks'."""
+        mine = {words: self._measuring.dots(keys, seed, tensors, alike=False)
+                for words, tensors in self._sums.items()}
+        every = self._measuring.runs.gather(mine)
+        pieces = [self._measuring.pieces[key] for key in keys]
+        holders = {piece.holders for piece in pieces}
+        whose = (f"over {ranks_text(pieces[0].holders)}" if len(holders) == 1
+                 else "over the ranks that hold it")
+        found = {}
+        for words in mine:
+            by_key = {p.key: [every[rank][words][p.key] for rank in p.holders] for p in pieces}
+            sums = {key: sum(values) for key, values in by_key.items()}
+            if all(len(p.holders) == 1 for p in pieces):
+                found[words] = sums
+                continue
+            found[f"the sum of {words} {whose}"] = sums
+            found[f"the mean of {words} {whose}"] = {key: sums[key] / len(by_key[key])
+                                                    for key in sums}
+            for i, rank in enumerate(pieces[0].holders if len(holders) == 1 else ()):
+                found[f"{words} of rank {rank} alone"] = {key: values[i]
+                                                          for key, values in by_key.items()}
+        return found
+
+    # -- findings
+
+    def _undecide(self, keys):
+        for key in keys:
+            self._found.undecided[self._name(key)] = "the loss is not smooth enough here"
+
+    def _add(self, finding):
+        self._found.findings.append(finding)
+
+    def _name(self, key):
+        return self._measuring.pieces[key].name
+
+    def _join(self):
+        """Pieces of one parameter, then parameters that are wrong alike."""
+        joined = []
+        for finding in self._found.findings:
+            for other in joined:
+                if _alike(finding, other):
+                    other.names += [n for n in finding.names if n not in other.names]
+                    other.keys += finding.keys
+                    other.factors = {**other.factors, **finding.factors}
+                    break
+            else:
+                joined.append(finding)
+        self._found.findings = joined
+
+
+def same_number(a, b):
+    return abs(a - b) <= 0.01 * max(abs(a), abs(b)) + 1e-9
+
+
+def _alike(a, b):
+    if (a.kind, a.right, a.instead, a.assumed) != (b.kind, b.right, b.instead, b.assumed):
+        return False
+    both = a.factors.keys() & b.factors.keys()
+    if a.factor is not None and b.factor is not None:
+        return same_number(a.factor, b.factor)
+    return (bool(a.factors) == bool(b.factors) and a.factors.keys() == b.factors.keys()
+            and all(same_number(a.factors[r], b.factors[r]) for r in both))
+
+
+def _differs(said):
+    """Whether copies have different gradients, by more than rounding."""
+    values = list(said.values())
+    size = max(s.size for s in values) if values else 0.0
+    return len(values) > 1 and any(abs(s.value - values[0].value) > _ALIKE * max(
+        abs(s.value), abs(values[0].value), 1e-3 * size) for s in values)
+
+
+def _common(first, second):
+    """The factor that both measurements, of other directions, show for all pieces; None."""
+    ratios = [first.ratio(), second.ratio()]
+    if None in ratios:
+        return None
+    slack = sum(2 * m.resolution / abs(m.measured) for m in (first, second))
+    return ratios[1] if abs(ratios[0] - ratios[1]) <= slack * max(map(abs, ratios)) else None

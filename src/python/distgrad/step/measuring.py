@@ -1,0 +1,263 @@
+"""The derivative of the declared loss along a move of parameters, beside what p.grad says of it.
+
+All pieces of a group are moved at once, each by an amount of the size of its own values: along a
+random direction and along its gradient. One number is measured, the change of the loss; what the
+gradients say is a sum over the pieces. Both are of the real move, after rounding to the parameter's
+dtype.
+"""
+
+import dataclasses
+import hashlib
+import math
+
+import torch
+
+from .variables import local_of
+
+# By the coarsest dtype that the step computes in: the size of a move relative to the values', by
+# how much of the whole the curvature of the loss may falsify the derivative (seen to be far less),
+# and its rounding.
+_SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0**-23),
+          torch.float16: (2e-2, 2e-2, 2.0**-10), torch.bfloat16: (6e-2, 4e-2, 2.0**-7)}
+_ZEROS_MOVE = 0.1  # of parameters that are all zero, relative to 1
+_DIRECTION_SHARE = 1.0  # of the move along the gradient, relative to the random one's size
+_SEEN = 4  # times the resolution: an error of this size is found
+
+
+@dataclasses.dataclass
+class Said:
+    """What p.grad on one rank says of a move of one piece. size: the product of both norms."""
+
+    value: float
+    size: float
+
+
+@dataclasses.dataclass
+class Measurement:
+    """measured: the change of the loss per unit of the move; said: {piece's key: {rank: Said}};
+    resolution: by how much measured may be off."""
+
+    measured: float
+    said: dict
+    resolution: float
+    losses: tuple = ()
+
+    def total(self):
+        return sum(self.of(key) for key in self.said)
+
+    def of(self, key):
+        """What copies say on average."""
+        values = [s.value for s in self.said[key].values()]
+        return sum(values) / len(values)
+
+    def weight(self):
+        return sum(abs(self.of(key)) for key in self.said)
+
+    def agrees(self):
+        return abs(self.measured - self.total()) <= self.resolution
+
+    def unseen(self):
+        """The pieces whose share of the sum is too small for an error in them to be seen."""
+        return [key for key in self.said if abs(self.of(key)) < _SEEN * self.resolution]
+
+    def ratio(self):
+        """What the gradients say over what is measured; None where that is not resolved to 1 %."""
+        if abs(self.measured) < 100 * self.resolution:
+            return None
+        return self.total() / self.measured
+
+
+class Measuring:
+    """Of pieces that this rank knows as `pieces`. gradients: {name: tensor or None}, as the step
+    left them."""
+
+    def __init__(self, runs, pieces, gradients, base, dtypes):
+        """dtypes: texts of those that step() computes in, on any rank."""
+        self.runs, self.pieces = runs, {piece.key: piece for piece in pieces}
+        self.gradients, self.base = gradients, base
+        self.dtype = self._coarsest(dtypes)
+        self.step, self._curvature, self._eps = _SIZES[self.dtype]
+        self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
+        self.shared = frozenset()  # pieces whose holders all have the same gradient
+        self._weights = {}
+
+    # -- the precision
+
+    def _coarsest(self, dtypes):
+        known = {str(d): d for d in _SIZES}
+        own = {str(p.dtype).replace("complex128", "float64").replace("complex64", "float32")
+               for p in self.runs.parameters.values()}
+        every = {d for row in self.runs.gather([*own, *dtypes]) for d in row}
+        found = [known[d] for d in sorted(every) if d in known] or [torch.float64]
+        return max(found, key=lambda d: _SIZES[d][2])
+
+    def most_together(self):
+        """How many pieces may be moved at once so that an error in each is seen."""
+        return max(1, int(1 / (1.5 * _SEEN * self._curvature)))
+
+    def _loss_size(self):
+        sizes = [abs(x[0] if isinstance(x, tuple) else x) for x in self.runs.losses
+                 if x is not None]
+        return max([abs(self.base), *sizes])
+
+    def find_noise(self, keys):
+        """How far the loss is off a smooth function of the parameters: from moves of a few
+        roundings, after which what the gradients say is left out."""
+        if self.dtype == torch.float64:
+            return
+        few = 8 if self.dtype == torch.float32 else 1
+        found = [self._one_sided(keys, seed, few * self._eps) for seed in (101, 102, 103)]
+        typical = math.sqrt(sum(x * x for x in found) / len(found))
+        self.noise = max(self.noise, 2 * self._eps_of_loss() * self._loss_size(), 2 * typical)
+
+    def _eps_of_loss(self):
+        return _SIZES[torch.float32][2] if self.dtype != torch.float64 else 0.0
+
+    def _one_sided(self, keys, seed, size):
+        before = self._moved(keys, seed, size)
+        loss = self.runs.run()
+        said = self._dots(before)
+        self._put_back(before)
+        every = self.runs.gather(said)
+        total = sum(sum(values) / len(values) for values in _by_key(every).values())
+        return loss - self.base - total
+
+    # -- measurements
+
+    def measure(self, keys, seed, *, size=1.0, alike=True):
+        """Of these pieces moved together. size: of the move relative to the usual; alike: all
+        pieces along their gradients by their full share, else by a random part of it."""
+        keys = list(keys)
+        self._weigh(keys)
+        step = self.step * size
+        losses, sums = [], []
+        for sign in (1, -1):
+            before = self._moved(keys, seed, sign * step, alike)
+            losses.append(self.runs.run())
+            sums.append(self._dots(before))
+            self._put_back(before)
+        plus, minus = sums
+        mine = {key: ((plus[key][0] - minus[key][0]) / (2 * step),
+                      max(plus[key][1], minus[key][1]) / step) for key in plus}
+        said = {key: {} for key in keys}
+        for rank, row in enumerate(self.runs.gather(mine)):
+            for key, (value, norms) in row.items():
+                said[key][rank] = Said(value, norms)
+        found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0, tuple(losses))
+        weight = found.weight()
+        found.resolution = self.noise / step + self._curvature * size**2 * weight
+        return found
+
+    def dots(self, keys, seed, tensors, *, alike=True):
+        """{key: what these tensors {name: tensor or None} of this rank say of the move}, per unit
+        of it; for moves that measure() made."""
+        self._weigh(list(keys))
+        found = {}
+        for key in self._own(keys):
+            name = self.pieces[key].name
+            move = self._direction(key, seed, alike)
+            value = tensors.get(name)
+            found[key] = 0.0 if value is None else dot(value, move)
+        return found
+
+    # -- moves
+
+    def _own(self, keys):
+        return [key for key in keys if self.runs.rank in self.pieces[key].holders]
+
+    def _moved(self, keys, seed, step, alike=True):
+        """Moves this rank's pieces. {key: (the parameter's local tensor, a copy from before)}"""
+        before = {}
+        with torch.no_grad():
+            for key in self._own(keys):
+                local = local_of(self.runs.parameters[self.pieces[key].name])
+                before[key] = (local, local.clone())
+                move = self._direction(key, seed, alike)
+                local.copy_((local.to(move.dtype) + step * move).to(local.dtype))
+        return before
+
+    @staticmethod
+    def _put_back(before):
+        with torch.no_grad():
+            for local, value in before.values():
+                local.copy_(value)
+
+    def _dots(self, before):
+        """{key: (what this rank's gradient says of the move as it was made, product of norms)}"""
+        found = {}
+        for key, (local, value) in before.items():
+            gradient = self.gradients[self.pieces[key].name]
+            wide = torch.complex128 if local.is_complex() else torch.float64
+            move = local.detach().to(wide) - value.to(wide)
+            if gradient is None:
+                found[key] = (0.0, 0.0)
+            else:
+                norms = float(move.norm()) * float(gradient.to(wide).norm())
+                found[key] = (dot(gradient, move), norms)
+        return found
+
+    def _weigh(self, keys):
+        """Along their gradients large pieces move by less: small ones count beside them."""
+        unknown = [key for key in keys if key not in self._weights]
+        if not self.runs.gather(bool(unknown))[0]:
+            return
+        own = {}
+        for key in self._own(unknown):
+            gradient = self.gradients[self.pieces[key].name]
+            size = 0.0 if gradient is None else float(real(gradient).double().norm())
+            own[key] = size * self._size(key) * math.sqrt(math.prod(self.pieces[key].shape))
+        sizes = {}
+        for row in self.runs.gather(own):
+            for key, size in row.items():
+                sizes[key] = max(size, sizes.get(key, 0.0))
+        positive = sorted(size for size in sizes.values() if size > 0)
+        median = positive[len(positive) // 2] if positive else 0.0
+        for key, size in sizes.items():
+            self._weights[key] = min(1.0, median / size) if size > 0 else 1.0
+
+    def _size(self, key):
+        """Root of the mean square of the values."""
+        local = real(local_of(self.runs.parameters[self.pieces[key].name]).detach())
+        size = float(local.double().square().mean().sqrt())
+        return size if size > 0 else _ZEROS_MOVE
+
+    def _direction(self, key, seed, alike):
+        """The same on all ranks that hold the piece."""
+        piece = self.pieces[key]
+        p = self.runs.parameters[piece.name]
+        local = local_of(p).detach()
+        generator = torch.Generator().manual_seed(number(piece.key, seed))
+        wide = torch.complex128 if local.is_complex() else torch.float64
+        weight, size = self._weights.get(key, 1.0), self._size(key)
+        move = torch.randn(local.shape, generator=generator, dtype=wide).to(local.device)
+        share = 1.0 if alike else float(torch.rand((), generator=generator)) * 0.95 + 0.05
+        gradient = self.gradients[piece.name]
+        if gradient is not None and (len(piece.holders) == 1 or key in self.shared):
+            scale = float(real(gradient).double().square().mean().sqrt())
+            if scale > 0 and math.isfinite(scale):
+                move += gradient.to(wide) * (_DIRECTION_SHARE * share / scale)
+        return move * (size * weight)
+
+
+def _by_key(every):
+    found = {}
+    for row in every:
+        for key, (value, _) in row.items():
+            found.setdefault(key, []).append(value)
+    return found
+
+
+def real(x):
+    return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
+
+
+def dot(gradient, move):
+    """The change of a loss along a move: of complex values the real part, as in PyTorch."""
+    wide = torch.complex128 if move.is_complex() or gradient.is_complex() else torch.float64
+    a, b = gradient.detach().to(wide), move.to(wide)
+    return float((real(a) * real(b)).sum())
+
+
+def number(text, seed):
+    return int.from_bytes(hashlib.blake2b(f"{text} {seed}".encode(), digest_size=7).digest(),
+                          "little")

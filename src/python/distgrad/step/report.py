@@ -1,0 +1,180 @@
+"""What check_gradients found, as data and as text. Needs no torch."""
+
+import math
+import textwrap
+from dataclasses import asdict, dataclass, field
+
+from ..words import ranks_text
+
+_WIDTH = 100
+_MOST_NAMES = 8
+_OBJECTIVES = {"mean": "the mean of the ranks' losses", "sum": "the sum of the ranks' losses",
+               "replicated": "the loss that all ranks compute"}
+
+
+@dataclass
+class Wrong:
+    """Parameters whose gradients are wrong in the same way. factors: {rank: p.grad over the
+    derivative}, empty where that is not one number; text: sentences on what was measured."""
+
+    kind: str
+    parameters: list
+    factors: dict = field(default_factory=dict)
+    text: list = field(default_factory=list)
+    assumed: str = ""
+
+    @property
+    def factor(self):
+        """One number on all ranks, or None."""
+        values = list(self.factors.values())
+        if not values or max(values) - min(values) > 0.01 * max(map(abs, values)):
+            return None
+        return sum(values) / len(values)
+
+
+@dataclass
+class GradientsReport:
+    """verdict: "right", "wrong" or "undecided". losses: of the ranks; loss: the declared one.
+    wrong: a Wrong for each kind of mistake; undecided: {parameter: why}; too_small: parameters
+    whose gradients are too small beside the loss's rounding to be measured; not_asked: parameters
+    among which some are wrong and that were not told apart in the time; ambiguous: parameters that
+    are right if what the ranks hold are pieces, and wrong if they are copies. The same on every
+    rank."""
+
+    ranks: int
+    backend: str
+    objective: str
+    losses: list
+    loss: float
+    wrong: list = field(default_factory=list)
+    undecided: dict = field(default_factory=dict)
+    too_small: list = field(default_factory=list)
+    not_asked: list = field(default_factory=list)
+    ambiguous: list = field(default_factory=list)
+    parameters: list = field(default_factory=list)
+    where: list = field(default_factory=list)  # sentences on where backward departs
+    # Of modules' outputs in the order of backward {"module", "call", "index", "state", "copies",
+    # "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked".
+    places: list = field(default_factory=list)
+    notes: list = field(default_factory=list)
+    reason: str = ""  # why nothing was decided
+    dtype: str = ""
+    runs: int = 0
+    seconds: float = 0.0
+
+    @property
+    def verdict(self):
+        if self.wrong or self.not_asked:
+            return "wrong"
+        decided = set(self.parameters) - set(self.undecided) - set(self.too_small)
+        return "right" if decided and not self.reason and not self.ambiguous else "undecided"
+
+    @property
+    def right(self):
+        return self.verdict == "right"
+
+    def undecide(self, why):
+        self.reason = why
+
+    def to_dict(self):
+        """Of lists, dicts, texts and numbers, for json.dumps()."""
+        return {"verdict": self.verdict, **asdict(self)}
+
+    # -- text
+
+    def __str__(self):
+        lines = [self.headline()]
+        if self.reason:
+            lines += ["", *_wrapped(self.reason + ".", "  ")]
+        for wrong in self.wrong:
+            lines += ["", *_wrapped(_some(wrong.parameters), "  ", "    ")]
+            lines += [line for text in wrong.text for line in _wrapped(text, "    ")]
+        if self.where:
+            lines += ["", *(line for text in self.where for line in _wrapped(text, "  "))]
+        rows = self._rows()
+        return "\n".join(lines + ([""] if rows else []) + rows)
+
+    def headline(self):
+        """One line."""
+        bad = list(dict.fromkeys(name for w in self.wrong for name in w.parameters))
+        total = len(self.parameters)
+        verdict = {"right": f"{_count(total, 'gradient')}, all right",
+                   "undecided": "not decided",
+                   "wrong": f"{len(bad)} of {_count(total, 'gradient')}"
+                            f" {'is' if len(bad) == 1 else 'are'} wrong"}[self.verdict]
+        if self.verdict == "right" and (open_ := len({*self.undecided, *self.too_small})):
+            verdict = f"{total - open_} of {_count(total, 'gradient')} right, {open_} not decided"
+        what = _OBJECTIVES.get(self.objective, self.objective)
+        return (f"check_gradients: {verdict}, on {_count(self.ranks, 'rank')} ({self.backend}), for"
+                f" {what}")
+
+    def _rows(self):
+        rows = []
+        if self.not_asked:
+            rows.append(("not told apart", f"{_some(self.not_asked)}: some of these are wrong"))
+        if self.ambiguous:
+            rows.append(("not decided", f"{_some(self.ambiguous)}: equal on several ranks, all"
+                         " values one number. The gradients differ: they are right if these are"
+                         " pieces of a parameter, and wrong if they are copies. Name them in"
+                         " `pieces` or in `copies`, or call check_gradients after a few steps of"
+                         " training, when pieces have values of their own"))
+        by_reason = {}
+        for name, why in self.undecided.items():
+            by_reason.setdefault(why, []).append(name)
+        rows += [("not decided", f"{_some(names)}: {why}") for why, names in by_reason.items()]
+        if self.too_small:
+            rows.append(("not decided", f"{_some(self.too_small)}: too small to be measured beside"
+                         f" the rounding of the loss in {self.dtype}"))
+        rows += [("note", note) for note in self.notes]
+        if self.runs:
+            rows.append(("measured", f"{_count(self.runs, 'run')} of step() in"
+                         f" {self.seconds:.1f} s; the loss is {self.loss:.6g}"))
+        width = max((len(title) for title, _ in rows), default=0) + 3
+        return [line for title, text in rows
+                for line in _wrapped(text, f"{title:<{width}}", " " * width)]
+
+
+def factor_text(factor, counts):
+    """ "0.25 times the derivative of the loss: 1 over the number of ranks". counts: {what is
+    counted: number}."""
+    texts = [f"the number of {name}" for name, n in counts.items() if n > 1 and _same(factor, n)]
+    texts += [f"1 over the number of {name}" for name, n in counts.items()
+              if n > 1 and _same(factor, 1 / n)]
+    power = math.log2(factor) if factor > 0 else 0.0
+    if not texts and power >= 8 and abs(power - round(power)) < 1e-4:
+        texts = [f"2^{round(power)}"]
+    return f"{factor:.4g} times the derivative of the loss" + (f": {' or '.join(texts)}" if texts
+                                                              else "")
+
+
+def by_ranks(factors):
+    """ "1 on rank 0, 0 on ranks 1, 2, 3". factors: {rank: number}."""
+    groups = []
+    for rank, factor in sorted(factors.items()):
+        for value, ranks in groups:
+            if _same(value, factor):
+                ranks.append(rank)
+                break
+        else:
+            groups.append((factor, [rank]))
+    return ", ".join(f"{value:.4g} on {ranks_text(ranks)}" for value, ranks in groups)
+
+
+def _same(a, b):
+    return abs(a - b) <= 0.005 * max(abs(a), abs(b)) + 1e-9
+
+
+def _wrapped(text, first, following=None):
+    return textwrap.wrap(text, _WIDTH, initial_indent=first,
+                         subsequent_indent=first if following is None else following,
+                         break_long_words=False, break_on_hyphens=False)
+
+
+def _some(names):
+    shown = ", ".join(names[:_MOST_NAMES])
+    more = len(names) - _MOST_NAMES
+    return shown if more <= 0 else f"{shown} and {more} more"
+
+
+def _count(n, what):
+    return f"{n} {what}" + ("" if n == 1 else "s")

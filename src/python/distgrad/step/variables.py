@@ -1,0 +1,126 @@
+"""Which parameters are one variable, and on which ranks a part of it lies.
+
+A parameter that several ranks hold with the same bits is one variable with copies, and is moved
+alike on all of them. Where its values differ, each rank (or group of equal ones) holds a piece of
+its own. A DTensor says itself which piece a rank has.
+"""
+
+import fnmatch
+import hashlib
+from dataclasses import dataclass
+
+import torch
+
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A parameter's part that the ranks in `holders` hold with the same values. index: which of the
+    parameter's pieces; digest: of its values, "" where one is not the others' equal; is_constant:
+    all its elements are one number, so that pieces of a tensor may be equal by chance; declared:
+    who its holders are was said, by a DTensor or by the caller."""
+
+    name: str
+    index: int
+    shape: tuple
+    holders: tuple
+    digest: str
+    is_constant: bool
+    declared: bool
+
+    @property
+    def key(self):
+        return f"{self.name}/{self.index}"
+
+
+def plain(name):
+    """A parameter's or module's name without those of DDP's, FSDP's and compile's wrappers."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def local_of(x):
+    """What this process holds of a tensor: not a copy."""
+    if hasattr(x, "trigger_wait"):  # an AsyncCollectiveTensor
+        x = x.trigger_wait()
+    return x._local_tensor if hasattr(x, "_local_tensor") and hasattr(x, "placements") else x
+
+
+def named_parameters(model):
+    """{name: parameter} of those that are trained and that this process has a part of."""
+    return {plain(name): p for name, p in model.named_parameters()
+            if p.requires_grad and local_of(p).numel()}
+
+
+def described(model):
+    """This rank's parameters as `pieces` wants them: plain values, to be sent to all ranks."""
+    found = {}
+    for name, p in named_parameters(model).items():
+        local = local_of(p.detach())
+        found[name] = {"shape": tuple(local.shape), "at": _offset(p), "digest": digest(local),
+                       "mesh": _mesh(p), "is_constant": bool((local == local.flatten()[0]).all())}
+    return found
+
+
+def pieces(by_rank, copies=(), apart=()):
+    """All pieces, in the order of the first rank's model. by_rank: what each rank's `described`
+    gave; copies, apart: patterns of names whose values are one variable, or one a rank, whatever
+    the values are."""
+    found = []
+    for name in dict.fromkeys(name for rows in by_rank for name in rows):
+        groups = {}
+        for rank, rows in enumerate(by_rank):
+            if name in rows:
+                groups.setdefault(_group(name, rank, rows[name], copies, apart), []).append(rank)
+        joined = {}
+        for holders in groups.values():
+            rows = [by_rank[rank][name] for rank in holders]
+            same = {row["digest"] for row in rows}
+            value = same.pop() if len(same) == 1 else ""
+            # Copies on several meshes, as those of hand-cut layers that FSDP shards
+            key = (value, rows[0]["at"]) if value and not matches(name, apart) else holders[0]
+            joined.setdefault(key, (rows[0]["shape"], value, rows[0]["is_constant"], []))[3].extend(
+                holders)
+        declared = matches(name, (*copies, *apart)) or any(rows[name]["mesh"] for rows in by_rank
+                                                           if name in rows)
+        for index, (shape, value, is_constant, holders) in enumerate(joined.values()):
+            found.append(Piece(name, index, shape, tuple(sorted(holders)), value, is_constant,
+                               declared))
+    return found
+
+
+def matches(name, patterns):
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def digest(local):
+    """The same for tensors of the same bits, shape and dtype."""
+    flat = local.detach().resolve_conj().contiguous().reshape(-1)
+    data = flat.cpu().view(torch.uint8) if flat.numel() else flat.cpu()
+    done = hashlib.blake2b(data.numpy().tobytes() if data.numel() else b"", digest_size=12)
+    done.update(f"{tuple(local.shape)} {local.dtype}".encode())
+    return done.hexdigest()
+
+
+def _group(name, rank, row, copies, apart):
+    if matches(name, apart):
+        return rank
+    if matches(name, copies):
+        return row["shape"]
+    return row["at"], row["shape"], row["mesh"] or row["digest"]
+
+
+def _offset(p):
+    """Where the local part begins in the whole of a DTensor; () of a plain tensor."""
+    if not hasattr(p, "placements") or not hasattr(p, "device_mesh"):
+        return ()
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    return tuple(compute_local_shape_and_global_offset(p.shape, p.device_mesh, p.placements)[1])
+
+
+def _mesh(p):
+    """The ranks of a DTensor's mesh, which says that its replicas are copies; () of others."""
+    if not hasattr(p, "placements") or not hasattr(p, "device_mesh"):
+        return ()
+    return tuple(sorted(p.device_mesh.mesh.flatten().tolist()))

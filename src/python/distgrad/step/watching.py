@@ -1,0 +1,90 @@
+"""What backward brings to each parameter, before anything else is done with it."""
+
+import contextlib
+
+import torch
+
+from .variables import local_of
+
+
+class Arrivals:
+    """Inside it, adds up what backward brings to these parameters on this rank: before hooks that
+    reduce, and without what p.grad held. Of parameters that FSDP gathers it sees nothing."""
+
+    def __init__(self, parameters):
+        self._parameters = parameters
+        self.sums = {}  # {name: tensor}, of those that something arrived at
+        self.last = {}  # likewise, of the last backward alone
+        self.passes = 0
+        self._handles = []
+        self._pass = {}
+
+    def __enter__(self):
+        for name, p in self._parameters.items():
+            self._handles.append(p.register_hook(self._hook(name)))
+        self._backward = torch.autograd.backward
+        torch.autograd.backward = self._counted
+        return self
+
+    def __exit__(self, *_):
+        torch.autograd.backward = self._backward
+        for handle in self._handles:
+            handle.remove()
+
+    def _counted(self, *args, **kwargs):
+        if torch._C._current_graph_task_id() == -1:
+            self.passes += 1
+        return self._backward(*args, **kwargs)
+
+    def _hook(self, name):
+        def arrived(gradient):
+            with contextlib.suppress(RuntimeError):  # a tensor that only looks like one
+                value = local_of(gradient.detach())
+                value = value.to_dense() if value.is_sparse else value
+                self.sums[name] = (value.clone() if name not in self.sums
+                                   else self.sums[name] + value)
+                before = self._pass.get(name)
+                self.last[name] = (self.last[name] + value if before == self.passes
+                                   else value.clone())
+                self._pass[name] = self.passes
+
+        return arrived
+
+
+class Clipping:
+    """Inside it, notes what torch's clip_grad_norm_ does."""
+
+    def __init__(self):
+        self.norms = []  # (norm that was seen, most that it was to be), a call each
+        self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
+        self._after = {}  # {id of a parameter: the norm of its gradient after that}
+
+    def __enter__(self):
+        self._place = torch.nn.utils.clip_grad
+        self._original = self._place._clip_grads_with_norm_
+
+        def noted(parameters, max_norm, total_norm, *args, **kwargs):
+            parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            norm = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
+            self.norms.append((float(norm), float(max_norm)))
+            factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
+            done = self._original(parameters, max_norm, total_norm, *args, **kwargs)
+            for p in parameters:
+                self._factors[id(p)] = self._factors.get(id(p), 1.0) * factor
+                self._after[id(p)] = _norm(p)
+            return done
+
+        self._place._clip_grads_with_norm_ = noted
+        return self
+
+    def __exit__(self, *_):
+        self._place._clip_grads_with_norm_ = self._original
+
+    def factor(self, p):
+        """What the gradient was multiplied by, where nothing was done with it afterwards."""
+        is_last = id(p) in self._factors and self._after[id(p)] == _norm(p)
+        return self._factors[id(p)] if is_last else 1.0
+
+
+def _norm(p):
+    return None if p.grad is None else float(local_of(p.grad.detach()).norm())

@@ -1,0 +1,65 @@
+"""From what was measured to the sentences of a report."""
+
+import math
+
+from ..words import ranks_text
+from .judging import same_number
+from .report import Wrong, by_ranks, factor_text
+
+
+def described(finding, counts):
+    """A Wrong of a judging.Finding. counts: {name: number}, of what a factor may be the number
+    of."""
+    text = []
+    factor, ranks = finding.factor, sorted(finding.factors)
+    if finding.kind == "zero":
+        text.append("p.grad is zero, or None, and the derivative of the loss is not.")
+    elif factor is not None:
+        text.append(f"p.grad is {factor_text(factor, counts)}.")
+    elif finding.factors:
+        text.append(f"p.grad over the derivative of the loss is {by_ranks(finding.factors)}.")
+        if missing := sorted(set(finding.said) - set(ranks)):
+            text.append(f"On {ranks_text(missing)} it is no multiple of it.")
+    else:
+        text.append("p.grad is not the derivative of the loss, nor a multiple of it.")
+    if finding.instead:
+        text.append(f"It is {finding.instead}.")
+    if finding.right:
+        text.append(f"{_capital(finding.right)} is the derivative, along all directions that were"
+                    " measured.")
+    if finding.assumed:
+        text.append(f"They are taken for copies of one parameter: {finding.assumed}. If they are"
+                    " pieces, name them in `pieces`.")
+    return Wrong(finding.kind, list(finding.names), dict(finding.factors), text, finding.assumed)
+
+
+def is_clipped(findings, names, norm):
+    """Whether all gradients are one number, below 1, times the derivative, and their norm is a
+    number that a person would write down: clipping by hand."""
+    if len(findings) != 1 or set(findings[0].names) != set(names):
+        return False
+    factor = findings[0].factor
+    return factor is not None and 0 < factor < 1 and is_round(norm)
+
+
+def is_round(norm):
+    """Whether it has two digits, but for rounding and the 1e-6 that torch adds to norms."""
+    if not norm > 0 or not math.isfinite(norm):
+        return False
+    digits = 1 - math.floor(math.log10(norm))
+    return abs(round(norm, digits) - norm) <= 1e-5 * norm
+
+
+def clipping_texts(calls_by_rank, norm):
+    """What torch's clip_grad_norm_ saw where that is not the norm of all gradients, each element
+    once. calls_by_rank: [[(norm, max_norm, factor)]]."""
+    seen = [calls[-1][0] for calls in calls_by_rank if calls]
+    if not seen or all(same_number(n, norm) for n in seen):
+        return []
+    listed = ", ".join(f"{n:.4g} on rank {rank}" for rank, n in enumerate(seen[:8]))
+    return [f"clip_grad_norm_ saw the norm {listed}; that of all gradients, each element once, is"
+            f" {norm:.4g}."]
+
+
+def _capital(text):
+    return text[:1].upper() + text[1:]
