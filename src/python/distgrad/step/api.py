@@ -61,10 +61,12 @@ def check_gradients(
     from .checking import Options, check
     from .running import OBJECTIVES
 
+    parts = list(model) if isinstance(model, (list, tuple)) else [model]
+    if wrong := [part for part in parts if not isinstance(part, torch.nn.Module)]:
+        raise TypeError(f"model is to be a torch.nn.Module, or a list of them, not a"
+                        f" {type(wrong[0]).__name__}")
     if isinstance(model, (list, tuple)):
-        model = torch.nn.ModuleList(model)
-    if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"model is to be a torch.nn.Module, not a {type(model).__name__}")
+        model = torch.nn.ModuleList(parts)
     if not callable(step):
         raise TypeError("step is to be a function that does forward and backward of one batch")
     if objective not in OBJECTIVES and not callable(objective):

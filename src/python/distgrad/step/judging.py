@@ -17,6 +17,7 @@ _ROUNDS = 4  # of moving what is too small to be seen beside the others
 _ALONE = 8  # pieces that are measured one by one rather than by halves
 _SEEDS = (11, 12, 13)
 _ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
+_HOLDERS = "the ranks that hold it"
 _CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
 
 
@@ -185,6 +186,8 @@ class Judge:
         if found.ratio() is None:
             found = self._resolved(key, _SEEDS[0])
         again = self._resolved(key, _SEEDS[1])
+        if again.agrees():  # along another direction it is right
+            return self._undecide([key])
         factor = _common(found, again)
         said = {rank: s.value for rank, s in found.said[key].items()}
         if factor is None and found.ratio() is None and not self._is_resolved(found):
@@ -294,11 +297,13 @@ class Judge:
         if len(factors) == len(piece.holders) and all(
                 abs(f - 1) <= self._room() for f in factors.values()):
             return
+        words, instead = (text.replace(_HOLDERS, ranks_text(piece.holders)) for text in
+                          (words, self._what_it_is(key, measurements, others)))
         alike = not _differs(measurements[0].said[key])
         kind = "other" if not factors or not alike else (
             "zero" if all(abs(f) < 1e-6 for f in factors.values()) else "factor")
         self._add(Finding(kind, [piece.name], factors, words, keys=[key],
-                          instead=self._what_it_is(key, measurements, others),
+                          instead=instead,
                           said={r: s.value for r, s in measurements[0].said[key].items()},
                           assumed="" if alike else self._assumption(piece)))
 
@@ -346,8 +351,7 @@ class Judge:
         every = self._measuring.runs.gather(mine)
         pieces = [self._measuring.pieces[key] for key in keys]
         holders = {piece.holders for piece in pieces}
-        whose = (f"over {ranks_text(pieces[0].holders)}" if len(holders) == 1
-                 else "over the ranks that hold it")
+        whose = f"over {ranks_text(pieces[0].holders) if len(holders) == 1 else _HOLDERS}"
         found = {}
         for words in mine:
             by_key = {p.key: [every[rank][words][p.key] for rank in p.holders] for p in pieces}

@@ -12,7 +12,7 @@ import torch
 from ..ranks.long_text import cut
 from ..stepping import ECHOES
 from .api import StepError
-from .variables import local_of, named_parameters
+from .variables import gradient_of, local_of, named_parameters
 
 OBJECTIVES = ("mean", "sum", "replicated")
 
@@ -80,8 +80,7 @@ class Runs:
 
     def found_gradients(self):
         """{name: a copy of this rank's gradient, None where there is none}, of the last run."""
-        return {name: None if p.grad is None else local_of(p.grad.detach()).clone()
-                for name, p in self.parameters.items()}
+        return {name: gradient_of(p) for name, p in self.parameters.items()}
 
     def entry_gradients(self):
         return self._state.gradients

@@ -46,6 +46,18 @@ def local_of(x):
     return x._local_tensor if hasattr(x, "_local_tensor") and hasattr(x, "placements") else x
 
 
+def gradient_of(p):
+    """A copy of what an optimizer sees as the gradient of this process's part of a parameter; None.
+    All ranks of a DTensor's mesh call it: a gradient that lies otherwise is redistributed."""
+    if p.grad is None:
+        return None
+    g = p.grad.detach()
+    if hasattr(g, "placements") and hasattr(p, "placements") and g.placements != p.placements:
+        g = g.redistribute(p.device_mesh, p.placements)
+    g = local_of(g)
+    return (g.to_dense() if g.is_sparse else g).clone()
+
+
 def named_parameters(model):
     """{name: parameter} of those that are trained and that this process has a part of."""
     return {plain(name): p for name, p in model.named_parameters()

@@ -41,6 +41,8 @@ class Arrivals:
             with contextlib.suppress(RuntimeError):  # a tensor that only looks like one
                 value = local_of(gradient.detach())
                 value = value.to_dense() if value.is_sparse else value
+                if value.shape != local_of(self._parameters[name]).shape:
+                    return  # a DTensor that lies otherwise than its parameter
                 self.sums[name] = (value.clone() if name not in self.sums
                                    else self.sums[name] + value)
                 before = self._pass.get(name)

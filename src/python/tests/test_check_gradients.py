@@ -1,0 +1,274 @@
+"""check_gradients beside its verdicts on steps (tests/steps/run_measured.py): what it leaves as it
+was, what it cannot judge, bad input, and what each rank is told.
+
+    python src/python/tests/test_check_gradients.py
+"""
+
+import random
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gradchecks import ranks  # noqa: E402
+
+import distgrad  # noqa: E402
+
+RANKS = 3
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm, self.second = nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.second(nn.functional.gelu(self.norm(self.first(x))))
+
+
+def averaged(model, dtype=torch.float64, dropout=0.0, change=lambda model: None, ends=None):
+    """A step that is right unless `change` makes it wrong, after the reduction. ends(loss)."""
+    rank = dist.get_rank()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(rank)).to(dtype)
+
+    def step():
+        model.zero_grad()
+        loss = nn.functional.dropout(model(x), dropout).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        change(model)
+        return ends(loss) if ends else loss
+
+    return step
+
+
+def doubled_bias(model):
+    model.second.bias.grad *= 2
+
+
+def clipped_by_own_norm(model):
+    """Of the gradients of this rank's own pieces: rank r is given those of size r."""
+    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm() * (1 + dist.get_rank())
+    for p in model.parameters():
+        p.grad *= min(1.0, 0.01 / float(norm))
+
+
+def raises_on_rank_1(loss):
+    if dist.get_rank() == 1:
+        raise KeyError("no such batch")
+    return loss
+
+
+def column(wrong=False):
+    """A layer that is cut along its output, with zero biases, and a norm before it that all ranks
+    have: its gradient must be summed."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(5)
+    whole = torch.randn(3 * size, 4, dtype=torch.float64)
+    model = nn.ModuleDict({"norm": nn.LayerNorm(4), "up": nn.Linear(4, 3)}).double()
+    model["up"].weight.data = whole[3 * rank:3 * rank + 3].clone()
+    nn.init.zeros_(model["up"].bias)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def step():
+        model.zero_grad()
+        own = model["up"](model["norm"](x)).tanh().square().mean()
+        own.backward()
+        for p in model["norm"].parameters() if not wrong else ():
+            dist.all_reduce(p.grad)
+        total = own.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    return model, step
+
+
+def asked(model, step, objective="mean", **more):
+    report = distgrad.check_gradients(model, step, objective, raise_exception=False, **more)
+    return {**report.to_dict(), "text": str(report)}
+
+
+def raised(function, *arguments, **more):
+    try:
+        function(*arguments, **more)
+    except Exception as error:
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+def everything():
+    """By name, what check_gradients did on this rank."""
+    found = {}
+    model = Model().double()
+    stale = [torch.full_like(p, 7.0) for p in model.parameters()]
+    for p, g in zip(model.parameters(), stale):
+        p.grad = g.clone()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random.seed(3)
+    torch.manual_seed(4)
+    found["right"] = asked(model, averaged(model, dropout=0.3))
+    found["random"] = random.random() == random.Random(3).random()
+    found["torch random"] = torch.equal(
+        torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(4)))
+    found["state"] = all(torch.equal(before[name], value)
+                         for name, value in model.state_dict().items())
+    found["gradients"] = all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), stale))
+    found["wrong"] = asked(model, averaged(model, change=doubled_bias))
+    found["raised"] = raised(distgrad.check_gradients, model, averaged(model, change=doubled_bias))
+    found["in float32"] = asked(m := Model(), averaged(m, torch.float32))
+    found["wrong in float32"] = asked(m, averaged(m, torch.float32, change=doubled_bias))
+    found["in bfloat16"] = asked(m := Model().bfloat16(), averaged(m, torch.bfloat16))
+    drawn = random.Random(dist.get_rank())
+    found["another loss"] = asked(model, averaged(model, ends=lambda loss: loss * drawn.random()))
+    found["infinite"] = asked(model, averaged(model, ends=lambda loss: loss / 0))
+    found["not cleared"] = asked(model, added_to(model))
+    found["pieces"] = asked(*column(), "replicated", pieces="up.bias")
+    found["maybe pieces"] = asked(*column(), "replicated")
+    found["norm"] = asked(*column(wrong=True), "replicated", pieces="up.bias")
+    found["own norm"] = asked(model, averaged(model, change=clipped_by_own_norm))
+    found["objective"] = asked(
+        model, averaged(model, ends=lambda loss: (loss, 1)),
+        lambda pairs: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs))
+    found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
+    found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
+    bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
+           "no model": lambda: distgrad.check_gradients(3, averaged(model)),
+           "no step": lambda: distgrad.check_gradients(model, 3),
+           "no objective": lambda: distgrad.check_gradients(model, averaged(model), "avg"),
+           "a vector": lambda: distgrad.check_gradients(
+               model, averaged(model, ends=lambda loss: loss.expand(2))),
+           "no loss": lambda: distgrad.check_gradients(
+               model, averaged(model, ends=lambda loss: None))}
+    found["bad"] = {name: raised(call) for name, call in bad.items()}
+    # The last, as it breaks the group's connections
+    found["rank 1 raises"] = raised(distgrad.check_gradients, model,
+                                    averaged(model, ends=raises_on_rank_1), timeout_s=5)
+    return found
+
+
+def scaled_by_8(model):
+    for p in model.parameters():
+        p.grad *= 8
+
+
+def added_to(model):
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        loss = model(x).square().mean()
+        (loss / dist.get_world_size()).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        return loss
+
+    return step
+
+
+class CheckGradients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.found = ranks.run(everything, RANKS)
+
+    def on_all_ranks(self, name):
+        """What all ranks report alike, but for the time."""
+        reports = [{k: v for k, v in found[name].items() if k not in ("seconds", "text")}
+                   for found in self.found]
+        for report in reports[1:]:
+            self.assertEqual(report, reports[0])
+        return self.found[0][name]
+
+    def test_a_right_step_is_called_right_and_everything_is_as_before(self):
+        report = self.on_all_ranks("right")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        for what in ("random", "torch random", "state", "gradients"):
+            self.assertTrue(all(found[what] for found in self.found), what)
+
+    def test_a_wrong_parameter_is_named_with_its_factor(self):
+        for name in ("wrong", "wrong in float32"):
+            report = self.on_all_ranks(name)
+            self.assertEqual([w["parameters"] for w in report["wrong"]], [["second.bias"]],
+                             report["text"])
+            for factor in report["wrong"][0]["factors"].values():
+                self.assertAlmostEqual(factor, 2, delta=0.02)
+
+    def test_shorter_dtypes_are_not_accused(self):
+        self.assertEqual(self.on_all_ranks("in float32")["verdict"], "right")
+        self.assertNotEqual(self.on_all_ranks("in bfloat16")["verdict"], "wrong")
+
+    def test_every_rank_raises_and_rank_0_says_it_all(self):
+        kinds, texts = zip(*(found["raised"] for found in self.found))
+        self.assertEqual(set(kinds), {"StepGradientsError"})
+        self.assertIn("second.bias\n    p.grad is 2 times the derivative of the loss.", texts[0])
+        for text in texts[1:]:
+            self.assertEqual(text, "check_gradients: 1 of 6 gradients is wrong, on 3 ranks (gloo),"
+                             " for the mean of the ranks' losses: rank 0 says which")
+
+    def test_what_is_not_the_same_twice_is_not_judged(self):
+        report = self.on_all_ranks("another loss")
+        self.assertEqual(report["verdict"], "undecided")
+        self.assertIn("gave different losses", report["text"])
+        self.assertIn("the loss is inf", self.on_all_ranks("infinite")["text"])
+        self.assertIn("no parameter requires a gradient", self.on_all_ranks("frozen")["text"])
+
+    def test_gradients_that_are_added_to_are_noted(self):
+        report = self.on_all_ranks("not cleared")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertIn("step() adds to it", " ".join(report["notes"]))
+
+    def test_pieces_that_are_equal_by_chance_are_not_taken_for_copies(self):
+        self.assertEqual(self.on_all_ranks("pieces")["verdict"], "right")
+        report = self.on_all_ranks("maybe pieces")
+        self.assertEqual(report["verdict"], "undecided", report["text"])
+        self.assertEqual(report["ambiguous"], ["up.bias"])
+
+    def test_a_missing_sum_is_told_and_placed(self):
+        report = self.on_all_ranks("norm")
+        self.assertEqual([w["parameters"] for w in report["wrong"]],
+                         [["norm.weight", "norm.bias"]], report["text"])
+        self.assertIn("The sum of p.grad over ranks 0, 1, 2 is the derivative", report["text"])
+        self.assertIn("each rank has its own share of the cotangent", " ".join(report["where"]))
+
+    def test_factors_of_the_ranks_are_listed(self):
+        report = self.on_all_ranks("own norm")
+        factors = report["wrong"][0]["factors"]
+        self.assertAlmostEqual(factors[0] / factors[2], 3, places=3, msg=report["text"])
+
+    def test_objectives_and_scales_that_are_declared(self):
+        for name in ("objective", "scale"):
+            report = self.on_all_ranks(name)
+            self.assertEqual(report["verdict"], "right", report["text"])
+
+    def test_bad_input_is_one_line(self):
+        texts = {"a list": "model is to be a torch.nn.Module",
+                 "no model": "model is to be a torch.nn.Module, or a list of them, not a int",
+                 "no step": "step is to be a function",
+                 "no objective": "objective is to be one of mean, sum, replicated",
+                 "a vector": "returned a Tensor of shape [2]: it is to return this rank's loss",
+                 "no loss": "step() returned None on every rank"}
+        for found in self.found:
+            for name, text in texts.items():
+                self.assertIn(text, found["bad"][name][1], name)
+
+    def test_an_exception_on_one_rank_is_told_on_all(self):
+        for found in self.found:
+            kind, text = found["rank 1 raises"]
+            self.assertEqual(kind, "StepError", text)
+            self.assertIn("rank 1 raised in step():", text)
+            self.assertIn("KeyError: 'no such batch'", text)
+
+    def test_without_a_process_group_it_says_so(self):
+        kind, text = raised(distgrad.check_gradients, Model(), lambda: None)
+        self.assertEqual(kind, "ValueError")
+        self.assertIn("torch.distributed is not initialised", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
