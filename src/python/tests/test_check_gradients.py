@@ -32,6 +32,19 @@ class Model(nn.Module):
         return self.second(nn.functional.gelu(self.norm(self.first(x))))
 
 
+class Float32Inside(nn.Module):
+    """As norms of released models do."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 6), nn.Linear(6, 2)
+
+    def forward(self, x):
+        h = self.first(x).float()
+        return self.second((h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype))
+
+
 def averaged(model, dtype=torch.float64, dropout=0.0, change=lambda model: None, ends=None):
     """A step that is right unless `change` makes it wrong, after the reduction. ends(loss)."""
     rank = dist.get_rank()
@@ -126,6 +139,8 @@ def everything():
     found["in float32"] = asked(m := Model(), averaged(m, torch.float32))
     found["wrong in float32"] = asked(m, averaged(m, torch.float32, change=doubled_bias))
     found["in bfloat16"] = asked(m := Model().bfloat16(), averaged(m, torch.bfloat16))
+    found["float32 inside"] = asked(m := Float32Inside().double(), averaged(m))
+    found["wrong, float32 inside"] = asked(m, averaged(m, change=doubled_bias))
     drawn = random.Random(dist.get_rank())
     found["another loss"] = asked(model, averaged(model, ends=lambda loss: loss * drawn.random()))
     found["infinite"] = asked(model, averaged(model, ends=lambda loss: loss / 0))
@@ -192,7 +207,7 @@ class CheckGradients(unittest.TestCase):
             self.assertTrue(all(found[what] for found in self.found), what)
 
     def test_a_wrong_parameter_is_named_with_its_factor(self):
-        for name in ("wrong", "wrong in float32"):
+        for name in ("wrong", "wrong in float32", "wrong, float32 inside"):
             report = self.on_all_ranks(name)
             self.assertEqual([w["parameters"] for w in report["wrong"]], [["second.bias"]],
                              report["text"])
@@ -200,7 +215,8 @@ class CheckGradients(unittest.TestCase):
                 self.assertAlmostEqual(factor, 2, delta=0.02)
 
     def test_shorter_dtypes_are_not_accused(self):
-        self.assertEqual(self.on_all_ranks("in float32")["verdict"], "right")
+        for name in ("in float32", "float32 inside"):
+            self.assertEqual(self.on_all_ranks(name)["verdict"], "right", name)
         self.assertNotEqual(self.on_all_ranks("in bfloat16")["verdict"], "wrong")
 
     def test_every_rank_raises_and_rank_0_says_it_all(self):

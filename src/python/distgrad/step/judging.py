@@ -92,7 +92,7 @@ class Judge:
         for _ in range(_ROUNDS):
             found = self._measure(keys, _SEEDS[0])
             if found is None:
-                return self._undecide(keys)
+                return self._rough(keys)
             if not found.agrees():
                 return self._wrong(keys, found)
             unseen = found.unseen()
@@ -101,6 +101,16 @@ class Judge:
             keys = unseen
         if unseen:
             self._small(unseen)
+
+    def _rough(self, keys):
+        """No direction gave a derivative."""
+        if not self._measuring.coarsen():
+            return self._undecide(keys)
+        self._measuring.find_noise(keys)
+        most = self._measuring.most_together()
+        for i in range(0, len(keys), most):
+            self._group(keys[i:i + most])
+        return None
 
     def _small(self, keys):
         """What cannot be seen with a move of the usual size, moved further."""

@@ -91,6 +91,15 @@ class Measuring:
         found = [known[d] for d in sorted(every) if d in known] or [torch.float64]
         return max(found, key=lambda d: _SIZES[d][2])
 
+    def coarsen(self):
+        """Where a loss in float64 turns out rougher than float64 is: something inside computes in
+        float32. Whether that was not known yet."""
+        if self.dtype != torch.float64:
+            return False
+        self.dtype = torch.float32
+        self.step, self._curvature, self._eps = _SIZES[self.dtype]
+        return True
+
     def most_together(self):
         """How many pieces may be moved at once so that an error in each is seen."""
         return max(1, int(1 / (1.5 * _SEEN * self._curvature)))

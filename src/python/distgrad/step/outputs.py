@@ -88,8 +88,14 @@ class Outputs:
             if any(self._runs.gather(time.monotonic() > self._end)):
                 break
             self._ask(place)
-        _judge(found)
+        _judge(found, self._usual_factors())
         return found
+
+    def _usual_factors(self):
+        """What backward says over what is measured, at any place: each rank's backward is of its
+        own loss, of which the declared one may be the mean."""
+        losses = {loss for loss in self._runs.losses if loss is not None}
+        return (1, len(losses)) if self._runs.objective == "mean" else (1,)
 
     # -- what there is
 
@@ -179,11 +185,12 @@ class Outputs:
         return torch.randn(like.shape, generator=generator, dtype=wide).to(like.device) * size
 
 
-def _judge(places):
+def _judge(places, usual):
     """Their states: the factor between what backward says and what is measured is everywhere that
-    of the first place, next to the loss."""
+    of the first place, next to the loss, where that is a usual one."""
     known = [p for p in places if p.ratios and None not in p.ratios]
-    base = next((x for p in known for x in _numbers(p)), None)
+    base = next((x for p in known[:1] for x in _numbers(p)
+                 if x is not None and any(_same(x, factor) for factor in usual)), None)
     for place in places:
         if not place.ratios:
             continue
@@ -231,8 +238,7 @@ def told(places):
         if factor is not None:
             text += f", where it is {factor / place.base:.4g} times what it is to be"
         return [text + "."]
-    last = max((i for i, p in enumerate(asked) if p.state == "right" and p.is_copied()),
-               default=-1)
+    last = max((i for i, p in enumerate(asked) if p.state == "right"), default=-1)
     shares = next((i for i, p in enumerate(asked) if i > last and p.state == "shares"), None)
     if shares is not None:
         place = asked[shares]
@@ -240,8 +246,8 @@ def told(places):
         text = (f"The output of {place.name} is the same on {ranks_text(group)}, and each rank has"
                 " its own share of the cotangent there; their sum is right.")
         if shares:
-            text += (f" Nothing adds them up between {place.name} and"
-                     f" {asked[shares - 1].name}.")
+            text += (f" Nothing adds them up on the way back to {place.name}. At the output of"
+                     f" {asked[shares - 1].name}, the next module, the cotangent is right.")
         return [text]
     if wrong is None:
         return [f"The cotangents are right at the outputs of all {len(asked)} modules that were"
