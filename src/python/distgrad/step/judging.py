@@ -120,6 +120,8 @@ class Judge:
         unseen = near.unseen()
         if near.agrees() and len(unseen) < len(keys):
             return self._small(unseen) if unseen else None
+        if near.agrees() and self._measuring.dtype == torch.float64:
+            return None  # zero, as what is not used, or is zero on paper
         if near.agrees() or abs(near.measured - near.total()) < 10 * near.resolution:
             self._found.too_small += [self._name(key) for key in keys]
             return None
@@ -189,7 +191,8 @@ class Judge:
             holders = self._measuring.pieces[key].holders
             self._add(Finding("zero" if abs(factor) < 1e-6 else "factor", [self._name(key)],
                               {rank: factor for rank in holders}, keys=[key],
-                              measured=found.measured))
+                              measured=found.measured,
+                              said={r: s.value for r, s in found.said[key].items()}))
 
     def _one(self, key, found):
         """A piece of which all copies say the same, and that is wrong."""

@@ -250,9 +250,10 @@ def told(places):
                      f" {asked[shares - 1].name}, the next module, the cotangent is right.")
         return [text]
     if wrong is None:
-        return [f"The cotangents are right at the outputs of all {len(asked)} modules that were"
-                " measured: the mistake is in what a parameter's gradient is made of them, or"
-                " behind backward."]
+        where = ("cotangent is right at the one output" if len(asked) == 1
+                 else f"cotangents are right at all {len(asked)} outputs")
+        return [f"The {where} of modules that could be measured: the mistake lies between there and"
+                " p.grad, in backward or after it."]
     return []
 
 

@@ -12,6 +12,9 @@ def described(finding, counts):
     of."""
     text = []
     factor, ranks = finding.factor, sorted(finding.factors)
+    counts = {**counts, "ranks that hold it": len(finding.said) if ranks else 0}
+    if counts["ranks that hold it"] == counts["ranks"]:
+        del counts["ranks that hold it"]
     if finding.kind == "zero":
         text.append("p.grad is zero, or None, and the derivative of the loss is not.")
     elif factor is not None:
