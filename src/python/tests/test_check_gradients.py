@@ -153,6 +153,8 @@ def everything():
         model, averaged(model, ends=lambda loss: (loss, 1)),
         lambda pairs: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs))
     found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
+    found["rounded"] = asked(model, averaged(model, change=rounded_to_float16))
+    found["optimizer"] = asked(m := Model().double(), averaged(m, change=updated))
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
@@ -172,6 +174,15 @@ def everything():
 def scaled_by_8(model):
     for p in model.parameters():
         p.grad *= 8
+
+
+def rounded_to_float16(model):
+    for p in model.parameters():
+        p.grad.copy_(p.grad.half())
+
+
+def updated(model):
+    torch.optim.SGD(model.parameters(), 0.1).step()
 
 
 def added_to(model):
@@ -233,6 +244,16 @@ class CheckGradients(unittest.TestCase):
         self.assertIn("gave different losses", report["text"])
         self.assertIn("the loss is inf", self.on_all_ranks("infinite")["text"])
         self.assertIn("no parameter requires a gradient", self.on_all_ranks("frozen")["text"])
+
+    def test_gradients_in_a_shorter_dtype_are_no_mistake(self):
+        report = self.on_all_ranks("rounded")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertIn("values of float16", " ".join(report["notes"]))
+
+    def test_a_step_that_updates_parameters_is_not_judged(self):
+        report = self.on_all_ranks("optimizer")
+        self.assertEqual(report["verdict"], "undecided")
+        self.assertIn("it is to end before optimizer.step()", report["reason"])
 
     def test_gradients_that_are_added_to_are_noted(self):
         report = self.on_all_ranks("not cleared")

@@ -47,12 +47,17 @@ class _Check:
 
     def report(self):
         runs = self._runs
+        versions = {name: p._version for name, p in runs.parameters.items()}
         first, entry = self._first_run()
         with Clipping() as clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
+        if changed := self._changed_parameters(versions):
+            report.undecide(f"step() changes parameters ({_some(changed)}): it is to end before"
+                            " optimizer.step()")
+            return report
         if not self._is_the_same(first, base):
             report.undecide("two runs of step() from the same state gave different losses:"
                             f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
@@ -88,6 +93,7 @@ class _Check:
                               "state": p.state, "copies": [list(g) for g in p.groups],
                               "ratios": [list(r) if r else None for r in p.ratios]}
                              for p in places]
+        self._note_rounded(measuring)
         report.dtype = str(measuring.dtype).removeprefix("torch.")
         report.notes += self._notes
         report.runs, report.seconds = runs.count, runs.seconds
@@ -131,6 +137,10 @@ class _Check:
     def _note_dtype(self, _key, x):
         self._dtypes.add(str(x.dtype))
 
+    def _changed_parameters(self, versions):
+        own = [name for name, p in self._runs.parameters.items() if p._version != versions[name]]
+        return list(dict.fromkeys(name for row in self._runs.gather(own) for name in row))
+
     def _is_the_same(self, first, again):
         if first == again or math.isnan(first) and math.isnan(again):
             return True
@@ -151,6 +161,14 @@ class _Check:
                 f"p.grad of {_some(names)} held something when check_gradients was called, and"
                 " step() adds to it. It was judged from p.grad = None: call zero_grad() at the"
                 " start of step() to have that checked, too")
+
+    def _note_rounded(self, measuring):
+        by_dtype = {}
+        for key, (dtype, _) in measuring.rounded.items():
+            by_dtype.setdefault(dtype, []).append(measuring.pieces[key].name)
+        self._notes += [f"p.grad of {_some(list(dict.fromkeys(names)))} has values of {dtype} in a"
+                        " wider dtype, and is judged to that precision"
+                        for dtype, names in by_dtype.items()]
 
     def _note_copies(self, known):
         apart = [p.name for p in known if len(p.holders) > 1 and not p.digest]

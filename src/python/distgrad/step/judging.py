@@ -305,10 +305,12 @@ class Judge:
         piece, factors = self._measuring.pieces[key], {}
         for rank in piece.holders:
             ratios = [m.said[key][rank].value / value for m, value in zip(measurements, values)]
-            if max(ratios) - min(ratios) <= 1e-4 * max(1.0, *map(abs, ratios)):
+            slack = max(1e-4, 8 * self._measuring.rounded.get(key, ("", 0.0))[1])
+            if max(ratios) - min(ratios) <= slack * max(1.0, *map(abs, ratios)):
                 factors[rank] = sum(ratios) / len(ratios)
+        room = max(self._room(), 8 * self._measuring.rounded.get(key, ("", 0.0))[1])
         if len(factors) == len(piece.holders) and all(
-                abs(f - 1) <= self._room() for f in factors.values()):
+                abs(f - 1) <= room for f in factors.values()):
             return
         words, instead = (text.replace(_HOLDERS, ranks_text(piece.holders)) for text in
                           (words, self._what_it_is(key, measurements, others)))

@@ -19,6 +19,8 @@ from .variables import local_of
 # and its rounding.
 _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0**-23),
           torch.float16: (2e-2, 2e-2, 2.0**-10), torch.bfloat16: (6e-2, 4e-2, 2.0**-7)}
+# Of values that were in a shorter dtype: how far each may be off, relative.
+_ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _ZEROS_MOVE = 0.1  # of parameters that are all zero, relative to 1
 _DIRECTION_SHARE = 1.0  # of the move along the gradient, relative to the random one's size
 _SEEN = 4  # times the resolution: an error of this size is found
@@ -80,8 +82,26 @@ class Measuring:
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
         self.shared = frozenset()  # pieces whose holders all have the same gradient
         self._weights = {}
+        self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
 
     # -- the precision
+
+    def _rounded_gradients(self):
+        """Of pieces whose gradients, on some rank, are values of a shorter dtype in a tensor of a
+        wider one: that they were reduced in, perhaps."""
+        own = {}
+        for key in self._own(self.pieces):
+            gradient = self.gradients[self.pieces[key].name]
+            for dtype, error in _ROUNDED.items():
+                if gradient is not None and torch.finfo(gradient.dtype).eps < 2 * error and bool(
+                        (gradient != 0).any()) and _holds(gradient, dtype):
+                    own[key] = (str(dtype).removeprefix("torch."), 8 * error)
+                    break
+        found = {}
+        for row in self.runs.gather(own):
+            for key, said in row.items():
+                found[key] = max(said, found.get(key, said), key=lambda pair: pair[1])
+        return found
 
     def _coarsest(self, dtypes):
         known = {str(d): d for d in _SIZES}
@@ -154,7 +174,9 @@ class Measuring:
                 said[key][rank] = Said(value, norms)
         found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0, tuple(losses))
         weight = found.weight()
-        found.resolution = self.noise / step + self._curvature * size**2 * weight
+        rounding = sum(self.rounded[key][1] * max((s.size for s in said[key].values()), default=0.0)
+                       for key in keys if key in self.rounded)
+        found.resolution = self.noise / step + self._curvature * size**2 * weight + rounding
         return found
 
     def dots(self, keys, seed, tensors, *, alike=True):
@@ -246,6 +268,12 @@ class Measuring:
             if scale > 0 and math.isfinite(scale):
                 move += gradient.to(wide) * (_DIRECTION_SHARE * share / scale)
         return move * (size * weight)
+
+
+def _holds(x, dtype):
+    """Whether all elements are values of a shorter dtype."""
+    parts = real(x)
+    return bool((parts == parts.to(dtype).to(parts.dtype)).all())
 
 
 def _by_key(every):
