@@ -55,7 +55,7 @@ def be_rank(rank, folder, cases, dtype):
             found = {**report.to_dict(), "text": str(report)}
         except Exception:
             found = {"verdict": "error", "text": traceback.format_exc(), "wrong": [],
-                     "parameters": [], "where": []}
+                     "parameters": [], "where": [], "disputed": []}
         if rank == 0:
             found["took_s"] = time.monotonic() - begin
             Path(folder, str(i)).write_text(json.dumps(found))
@@ -67,9 +67,10 @@ def complaint(case, found):
     """What is wrong with the answer; empty where it is right."""
     if case.right:
         return "" if found["verdict"] == "right" else f"called {found['verdict']}"
-    if found["verdict"] != "wrong":
+    disputed = set(found["disputed"])  # the mistake is a detach, which may be meant
+    if found["verdict"] not in ("wrong", *(["disputed"] if "detached" in case.name else [])):
         return f"called {found['verdict']}"
-    named = {name for wrong in found["wrong"] for name in wrong["parameters"]}
+    named = disputed | {name for wrong in found["wrong"] for name in wrong["parameters"]}
     meant = {name for name in found["parameters"]
              if any(fnmatch.fnmatchcase(name, pattern) for pattern in case.wrong)}
     open_ = {*found["undecided"], *found["too_small"], *found["not_asked"], *found["ambiguous"]}

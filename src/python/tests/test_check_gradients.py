@@ -155,6 +155,11 @@ def everything():
     found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
     found["rounded"] = asked(model, averaged(model, change=rounded_to_float16))
     found["optimizer"] = asked(m := Model().double(), averaged(m, change=updated))
+    found["disputed"] = asked(*student())
+    found["not raised"] = raised(distgrad.check_gradients, *student())
+    found["strict"] = raised(distgrad.check_gradients, *student(), strict=True)
+    found["declared"] = asked(*student(), detached=list(found["disputed"]["detached"]))
+    found["wrong beside"] = asked(*student(doubled_head_bias))
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
@@ -183,6 +188,30 @@ def rounded_to_float16(model):
 
 def updated(model):
     torch.optim.SGD(model.parameters(), 0.1).step()
+
+
+def student(change=lambda model: None):
+    """A step whose targets are detached, of a model that has them both ways."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"encoder": nn.Linear(4, 4), "head": nn.Linear(4, 4)}).double()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        z = model["encoder"](x).tanh()
+        loss = (model["head"](z) - z.detach()).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        change(model)
+        return loss.detach()
+
+    return model, step
+
+
+def doubled_head_bias(model):
+    model["head"].bias.grad *= 2
 
 
 def added_to(model):
@@ -249,6 +278,20 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("rounded")
         self.assertEqual(report["verdict"], "right", report["text"])
         self.assertIn("values of float16", " ".join(report["notes"]))
+
+    def test_what_is_detached_is_disputed_until_it_is_declared(self):
+        report = self.on_all_ranks("disputed")
+        self.assertEqual(report["verdict"], "disputed", report["text"])
+        self.assertEqual(report["disputed"], ["encoder.weight", "encoder.bias"])
+        self.assertRegex(" ".join(report["detached"]), r"^test_check_gradients.py:\d+$")
+        for found in self.found:
+            self.assertEqual(found["not raised"], ("nothing", ""))
+            self.assertEqual(found["strict"][0], "StepGradientsError")
+        self.assertEqual(self.on_all_ranks("declared")["verdict"], "right")
+        report = self.on_all_ranks("wrong beside")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["head.bias"]],
+                         report["text"])
+        self.assertEqual(report["disputed"], ["encoder.weight", "encoder.bias"])
 
     def test_a_step_that_updates_parameters_is_not_judged(self):
         report = self.on_all_ranks("optimizer")

@@ -22,7 +22,9 @@ def check_gradients(
     group=None,
     copies=(),
     pieces=(),
+    detached=(),
     scale=1.0,
+    strict=False,
     search_s=60,
     timeout_s=60,
     raise_exception=True,
@@ -44,6 +46,8 @@ def check_gradients(
     group: of the ranks that train together; by default all.
     copies, pieces: patterns of names. Parameters that are equal on several ranks are taken for
         copies of one; `pieces` are not, whatever their values, and `copies` are.
+    detached: lines of step()'s code, as the report names them, where what is detached is a constant
+        on purpose: ("byol.py:12",); True: wherever it is.
     scale: what p.grad is to be times the derivative: a loss scale that is taken out later.
     search_s: seconds after which no further parameters are told apart once something is wrong;
         timeout_s: seconds for one run of step().
@@ -52,8 +56,9 @@ def check_gradients(
 
     Returns the report, the same on every rank, or raises StepGradientsError with it, on every rank,
     where gradients are wrong or nothing could be decided; with raise_exception=False it is returned
-    then, too. StepError where a rank raises in step(). ValueError, TypeError for arguments that are
-    wrong."""
+    then, too. Where they are right only if what step() detaches is meant to be a constant, and
+    nobody has said so, the verdict is "disputed", which raises with `strict` alone. StepError where
+    a rank raises in step(). ValueError, TypeError for arguments that are wrong."""
     __tracebackhide__ = True
     import torch
 
@@ -73,7 +78,8 @@ def check_gradients(
         raise ValueError(f"objective is to be one of {', '.join(OBJECTIVES)}, or a function of all"
                          f" ranks' losses, not {objective!r}")
     _check_group(group, timeout_s)
-    options = Options(objective, _names(copies), _names(pieces), float(scale), search_s)
+    options = Options(objective, _names(copies), _names(pieces),
+                      detached if detached is True else _names(detached), float(scale), search_s)
     team = Team(group, timeout_s)
     try:
         with team:
@@ -81,7 +87,8 @@ def check_gradients(
     except Lost as lost:
         raise StepError(f"check_gradients: rank {lost.silent} does not answer any more: it died,"
                         f" hangs, or does not call check_gradients ({lost})") from None
-    if raise_exception and not report.right:
+    accepted = ("right",) if strict else ("right", "disputed")
+    if raise_exception and report.verdict not in accepted:
         raise StepGradientsError(report, team.rank)
     return report
 

@@ -1,12 +1,14 @@
 """The course of a check_gradients: run twice, move everything, and look closer where that shows
 something."""
 
+import contextlib
 import dataclasses
 import math
 from typing import Callable, Union
 
 import torch
 
+from .holding import HeldInStep
 from .judging import Judge
 from .measuring import Measuring
 from .outputs import Outputs, Watch, told
@@ -17,6 +19,7 @@ from .watching import Arrivals, Clipping
 from .wording import clipping_texts, is_clipped
 from .wording import described as described_finding
 
+_HELD_SEEDS = (61, 62)
 _SAME = 1e-6  # relative: of the losses of two runs
 
 
@@ -25,6 +28,7 @@ class Options:
     objective: Union[str, Callable] = "mean"
     copies: tuple = ()
     pieces: tuple = ()
+    detached: Union[bool, tuple] = ()
     scale: float = 1.0
     search_s: float = 60.0
 
@@ -47,6 +51,8 @@ class _Check:
 
     def report(self):
         runs = self._runs
+        if lines := self._options.detached:
+            runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
         first, entry = self._first_run()
         with Clipping() as clipping, Watch(runs.model, self._note_dtype):
@@ -84,9 +90,11 @@ class _Check:
         measuring = Measuring(runs, known, gradients, base, self._dtypes)
         judgement = Judge(measuring, lambda: self._alternatives(gradients),
                           self._options.search_s).judge()
+        if judgement.findings and not self._options.detached:
+            self._dispute(report, judgement, measuring)
         self._fill(report, judgement, known, gradients, clipping)
-        if report.wrong and any(w.kind != "clipping" and set(w.parameters) != set(report.parameters)
-                                or w.factor is None for w in report.wrong):
+        if any(w.kind != "clipping" and set(w.parameters) != set(report.parameters)
+               or w.factor is None for w in report.wrong):
             places = Outputs(runs, measuring, self._options.search_s - runs.seconds).places()
             report.where = told(places)
             report.places = [{"module": p.key[0], "call": p.key[1], "index": p.key[2],
@@ -94,6 +102,7 @@ class _Check:
                               "ratios": [list(r) if r else None for r in p.ratios]}
                              for p in places]
         self._note_rounded(measuring)
+        self._note_short_loss()
         report.dtype = str(measuring.dtype).removeprefix("torch.")
         report.notes += self._notes
         report.runs, report.seconds = runs.count, runs.seconds
@@ -170,6 +179,13 @@ class _Check:
                         " wider dtype, and is judged to that precision"
                         for dtype, names in by_dtype.items()]
 
+    def _note_short_loss(self):
+        short = {dtype for row in self._runs.gather(self._runs.loss_dtypes) for dtype in row
+                 if dtype in ("bfloat16", "float16")}
+        if short:
+            self._notes.append(f"step() returns its loss in {', '.join(sorted(short))}, which has"
+                               " three digits: computed in float32, more can be decided")
+
     def _note_copies(self, known):
         apart = [p.name for p in known if len(p.holders) > 1 and not p.digest]
         if apart:
@@ -182,6 +198,32 @@ class _Check:
         return list(dict.fromkeys(name for row in self._runs.gather(bad) for name in row))
 
     # -- once something is wrong
+
+    def _dispute(self, report, judgement, measuring):
+        """Takes from what is wrong what is right with what step() detaches as constants."""
+        runs = self._runs
+        runs.held = held = HeldInStep()
+        try:
+            runs.run()
+            places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
+            meant = [finding for finding in judgement.findings
+                     if places and self._agrees(measuring, finding)]
+            if meant and not any(runs.gather(held.is_lost)):
+                judgement.findings = [f for f in judgement.findings if f not in meant]
+                report.disputed = [name for finding in meant for name in finding.names]
+                report.detached = places
+        finally:
+            runs.held = contextlib.nullcontext()
+
+    @staticmethod
+    def _agrees(measuring, finding):
+        if finding.assumed:  # copies differ
+            return False
+        for seed in _HELD_SEEDS:
+            found = measuring.measure(finding.keys, seed, alike=False)
+            if not found.agrees() or found.weight() < 100 * found.resolution:
+                return False
+        return True
 
     def _alternatives(self, gradients):
         """{words: {name: tensor or None}} that may be the right gradients."""

@@ -34,7 +34,8 @@ class Wrong:
 
 @dataclass
 class GradientsReport:
-    """verdict: "right", "wrong" or "undecided". losses: of the ranks; loss: the declared one.
+    """verdict: "right", "wrong", "disputed" (right if what step() detaches is meant to be a
+    constant, else wrong) or "undecided". losses: of the ranks; loss: the declared one.
     wrong: a Wrong for each kind of mistake; undecided: {parameter: why}; too_small: parameters
     whose gradients are too small beside the loss's rounding to be measured; not_asked: parameters
     among which some are wrong and that were not told apart in the time; ambiguous: parameters that
@@ -52,6 +53,10 @@ class GradientsReport:
     not_asked: list = field(default_factory=list)
     ambiguous: list = field(default_factory=list)
     parameters: list = field(default_factory=list)
+    # Parameters that are right with what step() detaches as constants, and else wrong; {line: what
+    # it does}: where it detaches.
+    disputed: list = field(default_factory=list)
+    detached: dict = field(default_factory=dict)
     where: list = field(default_factory=list)  # sentences on where backward departs
     # Of modules' outputs in the order of backward {"module", "call", "index", "state", "copies",
     # "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked".
@@ -66,6 +71,8 @@ class GradientsReport:
     def verdict(self):
         if self.wrong or self.not_asked:
             return "wrong"
+        if self.disputed:
+            return "disputed"
         decided = set(self.parameters) - set(self.undecided) - set(self.too_small)
         return "right" if decided and not self.reason and not self.ambiguous else "undecided"
 
@@ -89,6 +96,10 @@ class GradientsReport:
         for wrong in self.wrong:
             lines += ["", *_wrapped(_some(wrong.parameters), "  ", "    ")]
             lines += [line for text in wrong.text for line in _wrapped(text, "    ")]
+        if self.disputed:
+            lines += ["", *_wrapped(_some(self.disputed), "  ", "    ")]
+            lines += _wrapped("p.grad is the derivative of the loss if what step() detaches is a"
+                              " constant, and is not if it is none.", "    ")
         if self.where:
             lines += ["", *(line for text in self.where for line in _wrapped(text, "  "))]
         rows = self._rows()
@@ -101,7 +112,9 @@ class GradientsReport:
         verdict = {"right": f"{_count(total, 'gradient')}, all right",
                    "undecided": "not decided",
                    "wrong": f"{len(bad)} of {_count(total, 'gradient')}"
-                            f" {'is' if len(bad) == 1 else 'are'} wrong"}[self.verdict]
+                            f" {'is' if len(bad) == 1 else 'are'} wrong",
+                   "disputed": f"{len(self.disputed)} of {_count(total, 'gradient')} disputed"
+                  }[self.verdict]
         if self.verdict == "right" and (open_ := len({*self.undecided, *self.too_small})):
             verdict = f"{total - open_} of {_count(total, 'gradient')} right, {open_} not decided"
         what = _OBJECTIVES.get(self.objective, self.objective)
@@ -110,6 +123,10 @@ class GradientsReport:
 
     def _rows(self):
         rows = []
+        rows += [("detached", f"at {line}: {what}") for line, what in self.detached.items()]
+        if self.detached:
+            quoted = ", ".join(f'"{line}"' for line in self.detached)
+            rows.append(("to say so", f"if it is meant: detached=({quoted},)"))
         if self.not_asked:
             rows.append(("not told apart", f"{_some(self.not_asked)}: some of these are wrong"))
         if self.ambiguous:

@@ -32,8 +32,10 @@ class Runs:
         self.model, self.team, self.objective = model, team, objective
         self.parameters = named_parameters(model)
         self._step = step
+        self.held = contextlib.nullcontext()  # around each run
         self._state = State(model)
         self.count, self.seconds = 0, 0.0
+        self.loss_dtypes = set()  # texts, of tensors that step() returned here
         self.losses = []  # of the last run, by rank; None of a rank that returned none
 
     @property
@@ -61,8 +63,8 @@ class Runs:
         begin = time.monotonic()
         value, failure, text = None, None, ""
         try:
-            with self.team.watch.one_call(), eager():
-                value = _plain_loss(self._step())
+            with self.team.watch.one_call(), eager(), self.held:
+                value = self._plain_loss(self._step())
         except Exception as error:
             failure, text = _Failure(error), _described(error)
         seconds = time.monotonic() - begin
@@ -72,6 +74,23 @@ class Runs:
         self._raise_of(every)
         self.losses = [loss for loss, _, _ in every]
         return self._declared()
+
+    def _plain_loss(self, value):
+        """A float, or a tuple (loss, count); None."""
+        if isinstance(value, (tuple, list)):
+            if len(value) != 2:
+                raise TypeError(f"step() returned {len(value)} values: it is to return this rank's"
+                                " loss, or (loss, count)")
+            return tuple(map(self._plain_loss, value))
+        if value is None or isinstance(value, (int, float)):
+            return value
+        if isinstance(value, torch.Tensor) and value.numel() == 1:
+            self.loss_dtypes.add(str(value.dtype).removeprefix("torch."))
+            value = value.full_tensor() if hasattr(value, "full_tensor") else value
+            return float(value.detach().double().reshape(()))
+        shape = f" of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
+        raise TypeError(f"step() returned a {type(value).__name__}{shape}: it is to return this"
+                        " rank's loss, one number")
 
     def restore(self):
         """Leaves everything as it was before the first run, gradients too."""
@@ -141,23 +160,6 @@ def _random_states():
     if torch.cuda.is_initialized():
         found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     return found
-
-
-def _plain_loss(value):
-    """A float, or a tuple (loss, count); None."""
-    if isinstance(value, (tuple, list)):
-        if len(value) != 2:
-            raise TypeError(f"step() returned {len(value)} values: it is to return this rank's"
-                            " loss, or (loss, count)")
-        return tuple(map(_plain_loss, value))
-    if value is None or isinstance(value, (int, float)):
-        return value
-    if isinstance(value, torch.Tensor) and value.numel() == 1:
-        value = value.full_tensor() if hasattr(value, "full_tensor") else value
-        return float(value.detach().double().reshape(()))
-    shape = f" of shape {list(value.shape)}" if isinstance(value, torch.Tensor) else ""
-    raise TypeError(f"step() returned a {type(value).__name__}{shape}: it is to return this rank's"
-                    " loss, one number")
 
 
 def _described(error):

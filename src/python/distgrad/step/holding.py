@@ -1,0 +1,17 @@
+"""What step() takes out of autograd, held at its values while parameters are moved: the target of a
+student, the keys of a momentum encoder. The gradient is right for that as a constant, or wrong."""
+
+import torch
+
+from ..gradient_check.detached import Held
+
+
+class HeldInStep(Held):
+    """Around runs of step(); the first records. Backward's own work is not held, nor are single
+    numbers: a step returns its loss so, and adds up those of micro-batches."""
+
+    def constant(self, x, what):
+        in_backward = torch._C._current_graph_task_id() != -1
+        if in_backward or not isinstance(x, torch.Tensor) or x.numel() == 1:
+            return x
+        return super().constant(x, what)
