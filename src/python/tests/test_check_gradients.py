@@ -74,6 +74,22 @@ def clipped_by_own_norm(model):
         p.grad *= min(1.0, 0.01 / float(norm))
 
 
+def clipped(*parts, **more):
+    """Each part by itself, as torch does."""
+    def change(model):
+        for part in parts:
+            nn.utils.clip_grad_norm_(getattr(model, part).parameters(), 0.01, **more)
+
+    return change
+
+
+def clipped_by_what_the_rank_sees(model):
+    """Rank r leaves out its r-th parameter."""
+    chosen = [p for i, p in enumerate(model.parameters()) if i != dist.get_rank()]
+    norm = nn.utils.get_total_norm([p.grad for p in chosen])
+    nn.utils.clip_grads_with_norm_(list(model.parameters()), 0.01, norm)
+
+
 def raises_on_rank_1(loss):
     if dist.get_rank() == 1:
         raise KeyError("no such batch")
@@ -149,6 +165,10 @@ def everything():
     found["maybe pieces"] = asked(*column(), "replicated")
     found["norm"] = asked(*column(wrong=True), "replicated", pieces="up.bias")
     found["own norm"] = asked(model, averaged(model, change=clipped_by_own_norm))
+    found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
+    found["clipped by the largest"] = asked(
+        model, averaged(model, change=clipped("first", norm_type=float("inf"))))
+    found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
     found["objective"] = asked(
         model, averaged(model, ends=lambda loss: (loss, 1)),
         lambda pairs: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs))
@@ -320,6 +340,14 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("own norm")
         factors = report["wrong"][0]["factors"]
         self.assertAlmostEqual(factors[0] / factors[2], 3, places=3, msg=report["text"])
+
+    def test_clipping_by_the_right_norm_is_left_out_and_by_another_is_wrong(self):
+        for name in ("clipped apart", "clipped by the largest"):
+            report = self.on_all_ranks(name)
+            self.assertEqual(report["verdict"], "right", report["text"])
+        report = self.on_all_ranks("another norm")
+        self.assertEqual([w["kind"] for w in report["wrong"]], ["clipping"], report["text"])
+        self.assertIn("clip_grad_norm_ saw the norm", report["text"])
 
     def test_objectives_and_scales_that_are_declared(self):
         for name in ("objective", "scale"):

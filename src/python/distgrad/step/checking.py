@@ -16,7 +16,7 @@ from .report import GradientsReport, Wrong
 from .running import Runs
 from .variables import described, digest, pieces
 from .watching import Arrivals, Clipping
-from .wording import clipping_texts, is_clipped
+from .wording import clipping_text, is_clipped
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
@@ -55,7 +55,7 @@ class _Check:
             runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
         first, entry = self._first_run()
-        with Clipping() as clipping, Watch(runs.model, self._note_dtype):
+        with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
@@ -111,7 +111,6 @@ class _Check:
     def _fill(self, report, judgement, known, gradients, clipping):
         report.parameters = list(dict.fromkeys(piece.name for piece in known))
         norm = self._unique_norm(known, gradients)
-        clipped = self._runs.gather(clipping.norms)
         findings = judgement.findings
         if is_clipped(findings, report.parameters, norm):
             self._notes.append(f"all gradients are {findings[0].factor:.4g} times the derivative,"
@@ -120,11 +119,7 @@ class _Check:
             findings = []
         counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
         report.wrong = [described_finding(finding, counts) for finding in findings]
-        if texts := clipping_texts(clipped, norm):
-            report.wrong.append(Wrong("clipping", report.parameters, {}, texts))
-        elif any(n > most for row in clipped for n, most in row):
-            self._notes.append("clip_grad_norm_ saw the right norm; its factor is left out of what"
-                               " is said of gradients here")
+        self._judge_clipping(report, known, gradients, clipping)
         report.undecided = judgement.undecided
         report.too_small = list(dict.fromkeys(judgement.too_small))
         report.ambiguous = list(dict.fromkeys(judgement.ambiguous))
@@ -238,8 +233,27 @@ class _Check:
         return {words: tensors for words, tensors in found.items()
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
 
+    def _judge_clipping(self, report, known, gradients, clipping):
+        """Whether each call saw the norm of what it clips on all ranks, each element once."""
+        every = self._runs.gather(clipping.calls)
+        if len({len(calls) for calls in every}) > 1:
+            return
+        is_right = False
+        for calls in zip(*every):
+            names = list(dict.fromkeys(name for *_, names in calls for name in names))
+            norm = self._unique_norm([p for p in known if p.name in names], gradients)
+            if any(kind != 2.0 for *_, kind, _ in calls):
+                continue
+            if text := clipping_text([seen for seen, *_ in calls], norm):
+                report.wrong.append(Wrong("clipping", names, {}, [text]))
+            else:
+                is_right = is_right or any(seen > most for seen, most, *_ in calls)
+        if is_right:
+            self._notes.append("clip_grad_norm_ saw the right norm; its factor is left out of what"
+                               " is said of gradients here")
+
     def _unique_norm(self, known, gradients):
-        """Of all gradients, each piece once."""
+        """Of the gradients of these pieces, each once."""
         mine = {p.key: float(gradients[p.name].norm())**2 for p in known
                 if p.holders[0] == self._runs.rank and gradients.get(p.name) is not None}
         return math.sqrt(sum(sum(row.values()) for row in self._runs.gather(mine)))

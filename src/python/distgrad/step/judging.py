@@ -120,12 +120,18 @@ class Judge:
         unseen = near.unseen()
         if near.agrees() and len(unseen) < len(keys):
             return self._small(unseen) if unseen else None
-        if near.agrees() and self._measuring.dtype == torch.float64:
-            return None  # zero, as what is not used, or is zero on paper
-        if near.agrees() or abs(near.measured - near.total()) < 10 * near.resolution:
+        if near.agrees():
+            return self._nothing_seen(keys)
+        if abs(near.measured - near.total()) < 10 * near.resolution:
             self._found.too_small += [self._name(key) for key in keys]
             return None
         return self._wrong(keys, near)
+
+    def _nothing_seen(self, keys):
+        """Neither the gradients nor the loss say anything of these: in float64 they are zero, as
+        of what is not used, or is zero on paper."""
+        if self._measuring.dtype != torch.float64:
+            self._found.too_small += [self._name(key) for key in keys]
 
     def _measure(self, keys, seed, alike=True):
         """A measurement that half the step confirms where it says that something is wrong; None
@@ -243,6 +249,9 @@ class Judge:
             self._found.ambiguous.append(piece.name)
             return
         found = [self._measuring.measure([key], seed) for seed in _SEEDS]
+        if all(abs(s.value - m.measured) <= m.resolution
+               for m in found for s in m.said[key].values()):
+            return self._nothing_seen([key])  # they differ by less than can be measured
         factors = {}
         for rank in piece.holders:
             ratios = [m.said[key][rank].value / m.measured

@@ -53,22 +53,36 @@ class Arrivals:
         return arrived
 
 
-class Clipping:
-    """Inside it, notes what torch's clip_grad_norm_ does."""
+_CLIPS = ("_clip_grads_with_norm_", "clip_grads_with_norm_", "_get_total_norm", "get_total_norm")
 
-    def __init__(self):
-        self.norms = []  # (norm that was seen, most that it was to be), a call each
+
+class Clipping:
+    """Inside it, notes what torch's clip_grad_norm_ does to these parameters."""
+
+    def __init__(self, parameters):
+        # Of each call (norm that was seen, most that it was to be, which norm, names)
+        self.calls = []
+        self._names = {id(p): name for name, p in parameters.items()}
+        self._kind = 2.0  # of norm
         self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
         self._after = {}  # {id of a parameter: the norm of its gradient after that}
 
     def __enter__(self):
-        self._place = torch.nn.utils.clip_grad
-        self._original = self._place._clip_grads_with_norm_
+        inside = torch.nn.utils.clip_grad
+        self._original, self._norm_of = inside._clip_grads_with_norm_, inside._get_total_norm
+        self._before = [(place, name, getattr(place, name))
+                        for place in (inside, torch.nn.utils) for name in _CLIPS
+                        if hasattr(place, name)]
+
+        def measured(tensors, norm_type=2.0, *args, **kwargs):
+            self._kind = float(norm_type)
+            return self._norm_of(tensors, norm_type, *args, **kwargs)
 
         def noted(parameters, max_norm, total_norm, *args, **kwargs):
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
-            self.norms.append((float(norm), float(max_norm)))
+            names = [self._names[id(p)] for p in parameters if id(p) in self._names]
+            self.calls.append((float(norm), float(max_norm), self._kind, names))
             factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
             done = self._original(parameters, max_norm, total_norm, *args, **kwargs)
             for p in parameters:
@@ -76,11 +90,13 @@ class Clipping:
                 self._after[id(p)] = _norm(p)
             return done
 
-        self._place._clip_grads_with_norm_ = noted
+        for place, name, _ in self._before:
+            setattr(place, name, noted if "clip" in name else measured)
         return self
 
     def __exit__(self, *_):
-        self._place._clip_grads_with_norm_ = self._original
+        for place, name, before in self._before:
+            setattr(place, name, before)
 
     def factor(self, p):
         """What the gradient was multiplied by, where nothing was done with it afterwards."""

@@ -53,15 +53,14 @@ def is_round(norm):
     return abs(round(norm, digits) - norm) <= 1e-5 * norm
 
 
-def clipping_texts(calls_by_rank, norm):
-    """What torch's clip_grad_norm_ saw where that is not the norm of all gradients, each element
-    once. calls_by_rank: [[(norm, max_norm, factor)]]."""
-    seen = [calls[-1][0] for calls in calls_by_rank if calls]
-    if not seen or all(same_number(n, norm) for n in seen):
-        return []
+def clipping_text(seen, norm):
+    """What clip_grad_norm_ saw on the ranks where that is not the norm of what it clips, each
+    element once; else empty."""
+    if all(same_number(n, norm) for n in seen):
+        return ""
     listed = ", ".join(f"{n:.4g} on rank {rank}" for rank, n in enumerate(seen[:8]))
-    return [f"clip_grad_norm_ saw the norm {listed}; that of all gradients, each element once, is"
-            f" {norm:.4g}."]
+    return (f"clip_grad_norm_ saw the norm {listed}; that of these gradients on all ranks, each"
+            f" element once, is {norm:.4g}.")
 
 
 def _capital(text):
