@@ -320,6 +320,7 @@ def _run(request):
 
     kind, *rest = request["arguments"]
     sys.executable = request["executable"]
+    sys.orig_argv[:] = [request["executable"], *request["arguments"]]
     paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep)
              if path]
     own = os.path.dirname(os.path.abspath(__file__))
