@@ -21,7 +21,8 @@ from .driver import Report
 from .gradient_check.api import GradcheckError, gradcheck
 from .gradient_check.report import GradcheckReport
 from .saving import save_gradients
-from .step.api import StepError, StepGradientsError, check_gradients
+from .step.api import check_gradients
+from .step.errors import StepError, StepGradientsError
 from .step.report import GradientsReport
 from .step_report import ParameterReport, StepReport
 from .stepping import RankError, check_step

@@ -11,7 +11,7 @@ import torch
 
 from ..ranks.long_text import cut
 from ..stepping import ECHOES
-from .api import StepError
+from .errors import StepError
 from .variables import gradient_of, local_of, named_parameters
 
 OBJECTIVES = ("mean", "sum", "replicated")
