@@ -23,10 +23,10 @@ bool same(const at::Tensor& a, const at::Tensor& b, double rtol = 0) {
 // NCCL rounds every operand's product with 1/N; sums of small integers are exact.
 double rounding_of(ReduceOp op, at::ScalarType type) {
   if (op != ReduceOp::kAvg) return 0;
-  const double eps = type == at::kDouble    ? 0x1p-52
-                     : type == at::kFloat   ? 0x1p-23
-                     : type == at::kHalf    ? 0x1p-10
-                                            : 0x1p-7;
+  const double eps = type == at::kDouble  ? 0x1p-52
+                     : type == at::kFloat ? 0x1p-23
+                     : type == at::kHalf  ? 0x1p-10
+                                          : 0x1p-7;
   return 2 * eps;
 }
 
