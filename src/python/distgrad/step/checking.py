@@ -248,7 +248,12 @@ class _Check:
                 report.wrong.append(Wrong("clipping", names, {}, [text]))
             else:
                 is_right = is_right or any(seen > most for seen, most, *_ in calls)
-        if is_right:
+        calls = len(every[0])
+        if is_right and calls > 1:
+            self._notes.append(f"clip_grad_norm_ is called {calls} times, and clips each time by"
+                               " the norm of what it was given, not by one norm of all; its factors"
+                               " are left out of what is said of gradients here")
+        elif is_right:
             self._notes.append("clip_grad_norm_ saw the right norm; its factor is left out of what"
                                " is said of gradients here")
 
