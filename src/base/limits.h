@@ -18,7 +18,7 @@ void set_limits(const Limits&);
 // Nine tenths of what this machine, or the control group that the process is in, has.
 std::uint64_t usual_memory_bytes();
 
-// What a file that has a limit in it says; 0 where there is none.
+// Returns the limit that a file of the kernel has; 0 where there is no file or no limit.
 std::uint64_t number_in(const char* file);
 
 // How many processes the kernel has killed for want of memory, on this machine; 0 where that is not

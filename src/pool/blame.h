@@ -32,8 +32,8 @@ std::string place_text(const Program&, const RankPlace&);
 // where ranks wait in different collectives, else a hang.
 RankError hang_error(const Program&, std::span<const RankPlace> places, double timeout_s);
 
-// Whether most ranks have yet to connect to the others, and the rest is no further than to wait for
-// them in a collective.
+// True where most ranks have yet to connect to the others, and the rest is no further than to wait
+// for them in a collective.
 bool most_still_connect(const Program&, std::span<const RankPlace>);
 
 // Of a rank that died; `output` is what it wrote during the case.

@@ -11,8 +11,8 @@
 namespace distgrad {
 namespace {
 
-// Of Gloo in a rank: its device's thread and two that work, and rank 0's store. Each has a stack,
-// which counts as its rank's memory before it is used (RLIMIT_DATA).
+// Gloo starts these in a rank: its device's thread and two that work; rank 0 has the store's too.
+// Each has a stack, which counts as its rank's memory before it is used (RLIMIT_DATA).
 constexpr std::uint64_t kThreadsStarted = 3;
 constexpr std::uint64_t kThreadsOfStore = 1;
 constexpr std::uint64_t kUsualStack = 2 << 20;  // glibc's, where stacks are not limited

@@ -6,7 +6,7 @@
 
 namespace distgrad {
 
-// What ranks that are processes of this machine share, or each may have; 0: not limited.
+// Limits that all ranks of a case on this machine share, or that hold for each; 0: not limited.
 struct RankRoom {
   std::uint64_t memory_bytes = 0;  // all ranks of a case together
   std::uint64_t stack_bytes = 0;   // a thread's

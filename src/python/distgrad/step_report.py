@@ -5,6 +5,7 @@ import os
 import textwrap
 
 from .driver import Report
+from .words import count
 
 
 @dataclasses.dataclass
@@ -52,10 +53,10 @@ class StepReport(Report):
         return [p for p in self.parameters.values() if p.finding]
 
     def _head(self):
-        wrong, total = len(self.wrong), _count(len(self.parameters), "gradient")
+        wrong, total = len(self.wrong), count(len(self.parameters), "gradient")
         head = (f"{wrong} of {total} {'is' if wrong == 1 else 'are'} wrong" if wrong
                 else f"{total}, all right")
-        return f"check_step: {head}, on {_count(self.world_size, 'rank')} ({self.backend})"
+        return f"check_step: {head}, on {count(self.world_size, 'rank')} ({self.backend})"
 
 
 def _width():
@@ -93,7 +94,3 @@ def _worst(worst):
     place = " ".join(filter(None, [f"rank {worst['ranks'][0]}" if worst["ranks"] else "",
                                    str(worst["index"] or "")]))
     return f"{place}: {worst['observed']}, truth {worst['reference']}"
-
-
-def _count(n, what):
-    return f"{n} {what}" + ("" if n == 1 else "s")

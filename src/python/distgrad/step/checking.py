@@ -8,13 +8,14 @@ from typing import Callable, Union
 
 import torch
 
+from ..words import some
 from .holding import HeldInStep
 from .judging import Judge
 from .measuring import Measuring
 from .outputs import Outputs, Watch, told
 from .report import GradientsReport, Wrong
 from .running import Runs
-from .variables import described, digest, pieces
+from .variables import described, pieces
 from .watching import Arrivals, Clipping
 from .wording import clipping_text, is_clipped
 from .wording import described as described_finding
@@ -74,7 +75,7 @@ class _Check:
             return report
         gradients = runs.found_gradients()
         self._note_stale(entry, gradients)
-        known = pieces(runs.gather(described(runs.model)), self._options.copies,
+        known = pieces(runs.gather(described(runs.parameters)), self._options.copies,
                        self._options.pieces)
         if not known:
             report.undecide("no parameter requires a gradient on any rank")
@@ -128,8 +129,8 @@ class _Check:
     # -- before anything is moved
 
     def _first_run(self):
-        """As the caller would run it, with the gradients that there are. (the loss, what they
-        become)"""
+        """Runs step() as the caller would, with the gradients that there are. Returns the loss and
+        what these become."""
         entry = self._runs.entry_gradients()
         had = any(self._runs.gather(any(g is not None for g in entry.values())))
         if not had:
@@ -151,11 +152,11 @@ class _Check:
         return abs(first - again) <= _SAME * max(abs(first), abs(again))
 
     def _note_stale(self, entry, gradients):
-        """Where step() adds to what p.grad held."""
+        """Says so where step() adds to what p.grad held."""
         stale = []
         for name, g in gradients.items():
             before = None if entry is None else entry[name]
-            if before is not None and g is not None and digest(before) != digest(g) and float(
+            if before is not None and g is not None and float(
                     (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
                 stale.append(name)
         every = self._runs.gather(stale)
@@ -234,7 +235,8 @@ class _Check:
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
 
     def _judge_clipping(self, report, known, gradients, clipping):
-        """Whether each call saw the norm of what it clips on all ranks, each element once."""
+        """Says where a call saw another norm than that of what it clips on all ranks, each element
+        once."""
         every = self._runs.gather(clipping.calls)
         if len({len(calls) for calls in every}) > 1:
             return
@@ -258,7 +260,7 @@ class _Check:
                                " is said of gradients here")
 
     def _unique_norm(self, known, gradients):
-        """Of the gradients of these pieces, each once."""
+        """Returns the 2-norm of the gradients of these pieces, each counted once."""
         mine = {p.key: float(gradients[p.name].norm())**2 for p in known
                 if p.holders[0] == self._runs.rank and gradients.get(p.name) is not None}
         return math.sqrt(sum(sum(row.values()) for row in self._runs.gather(mine)))
@@ -269,6 +271,5 @@ class _Check:
             objective, "__name__", "a function")
 
 
-def _some(names, most=4):
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def _some(names):
+    return some(names, 4)

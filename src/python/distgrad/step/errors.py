@@ -1,4 +1,4 @@
-"""What check_gradients raises."""
+"""check_gradients raises these."""
 
 
 class StepError(RuntimeError):

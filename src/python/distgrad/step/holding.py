@@ -1,5 +1,5 @@
-"""What step() takes out of autograd, held at its values while parameters are moved: the target of a
-student, the keys of a momentum encoder. The gradient is right for that as a constant, or wrong."""
+"""Moved runs can hold what step() takes out of autograd at its values: the target of a student, the
+keys of a momentum encoder. The gradient is right for that as a constant, or wrong."""
 
 import torch
 

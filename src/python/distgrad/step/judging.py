@@ -33,7 +33,6 @@ class Finding:
     right: str = ""
     instead: str = ""  # what p.grad is, in words, where that is known
     assumed: str = ""  # what is taken for granted
-    measured: float = 0.0
     said: dict = dataclasses.field(default_factory=dict)  # by rank
     keys: list = dataclasses.field(default_factory=list)
 
@@ -77,15 +76,18 @@ class Judge:
             told = self._by_known_gradients(keys)
             apart, together = ([key for key in part if key not in told]
                                for part in (apart, together))
-        most = self._measuring.most_together()
-        for i in range(0, len(together), most):
-            self._group(together[i:i + most])
+        self._groups(together)
         for key in apart:
             self._copies(key)
         self._join()
         return self._found
 
     # -- groups
+
+    def _groups(self, keys):
+        most = self._measuring.most_together()
+        for i in range(0, len(keys), most):
+            self._group(keys[i:i + most])
 
     def _group(self, keys):
         """All that is wrong among these, whose copies have the same gradients."""
@@ -107,10 +109,7 @@ class Judge:
         if not self._measuring.coarsen():
             return self._undecide(keys)
         self._measuring.find_noise(keys)
-        most = self._measuring.most_together()
-        for i in range(0, len(keys), most):
-            self._group(keys[i:i + most])
-        return None
+        return self._groups(keys)
 
     def _small(self, keys):
         """What cannot be seen with a move of the usual size, moved further."""
@@ -195,10 +194,9 @@ class Judge:
     def _scaled(self, keys, factor, found):
         for key in keys:
             holders = self._measuring.pieces[key].holders
-            self._add(Finding("zero" if abs(factor) < 1e-6 else "factor", [self._name(key)],
+            self._add(Finding(_kind_of([factor]), [self._name(key)],
                               {rank: factor for rank in holders}, keys=[key],
-                              measured=found.measured,
-                              said={r: s.value for r, s in found.said[key].items()}))
+                              said=found.values(key)))
 
     def _one(self, key, found):
         """A piece of which all copies say the same, and that is wrong."""
@@ -208,17 +206,16 @@ class Judge:
         if again.agrees():  # along another direction it is right
             return self._undecide([key])
         factor = _common(found, again)
-        said = {rank: s.value for rank, s in found.said[key].items()}
+        said = found.values(key)
         if factor is None and found.ratio() is None and not self._is_resolved(found):
             return self._undecide([key])
         if factor is not None or all(s.size == 0 for s in found.said[key].values()):
             factor = factor or 0.0
-            kind = "zero" if abs(factor) < 1e-6 else "factor"
-            return self._add(Finding(kind, [self._name(key)], {rank: factor for rank in said},
-                                     keys=[key], measured=found.measured, said=said,
+            return self._add(Finding(_kind_of([factor]), [self._name(key)],
+                                     {rank: factor for rank in said}, keys=[key], said=said,
                                      right=self._right(key)))
-        self._add(Finding("other", [self._name(key)], {}, keys=[key], measured=found.measured,
-                          said=said, right=self._right(key)))
+        self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
+                          right=self._right(key)))
         return None
 
     def _resolved(self, key, seed):
@@ -259,9 +256,7 @@ class Judge:
             if None not in ratios and all(same_number(r, ratios[0]) for r in ratios):
                 factors[rank] = sum(ratios) / len(ratios)
         self._add(Finding("other", [piece.name], factors, self._right(key), keys=[key],
-                          measured=found[0].measured,
-                          said={r: s.value for r, s in found[0].said[key].items()},
-                          assumed=self._assumption(piece)))
+                          said=found[0].values(key), assumed=self._assumption(piece)))
 
     def _may_be_pieces(self, piece):
         """Whether equal values show nothing: they are one number, as zeros of a bias, and what else
@@ -324,11 +319,9 @@ class Judge:
         words, instead = (text.replace(_HOLDERS, ranks_text(piece.holders)) for text in
                           (words, self._what_it_is(key, measurements, others)))
         alike = not _differs(measurements[0].said[key])
-        kind = "other" if not factors or not alike else (
-            "zero" if all(abs(f) < 1e-6 for f in factors.values()) else "factor")
+        kind = _kind_of(factors.values()) if factors and alike else "other"
         self._add(Finding(kind, [piece.name], factors, words, keys=[key],
-                          instead=instead,
-                          said={r: s.value for r, s in measurements[0].said[key].items()},
+                          instead=instead, said=measurements[0].values(key),
                           assumed="" if alike else self._assumption(piece)))
 
     @staticmethod
@@ -416,6 +409,10 @@ class Judge:
             else:
                 joined.append(finding)
         self._found.findings = joined
+
+
+def _kind_of(factors):
+    return "zero" if all(abs(factor) < 1e-6 for factor in factors) else "factor"
 
 
 def same_number(a, b):

@@ -22,7 +22,6 @@ _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0
 # Of values that were in a shorter dtype: how far each may be off, relative.
 _ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _ZEROS_MOVE = 0.1  # of parameters that are all zero, relative to 1
-_DIRECTION_SHARE = 1.0  # of the move along the gradient, relative to the random one's size
 _SEEN = 4  # times the resolution: an error of this size is found
 
 
@@ -42,15 +41,18 @@ class Measurement:
     measured: float
     said: dict
     resolution: float
-    losses: tuple = ()
 
     def total(self):
         return sum(self.of(key) for key in self.said)
 
     def of(self, key):
         """What copies say on average."""
-        values = [s.value for s in self.said[key].values()]
+        values = self.values(key).values()
         return sum(values) / len(values)
+
+    def values(self, key):
+        """{rank: what its p.grad says}"""
+        return {rank: said.value for rank, said in self.said[key].items()}
 
     def weight(self):
         return sum(abs(self.of(key)) for key in self.said)
@@ -81,7 +83,7 @@ class Measuring:
         self.step, self._curvature, self._eps = _SIZES[self.dtype]
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
         self.shared = frozenset()  # pieces whose holders all have the same gradient
-        self._weights = {}
+        self._weights, self._sizes = {}, {}
         self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
 
     # -- the precision
@@ -137,10 +139,7 @@ class Measuring:
         few = 8 if self.dtype == torch.float32 else 1
         found = [self._one_sided(keys, seed, few * self._eps) for seed in (101, 102, 103)]
         typical = math.sqrt(sum(x * x for x in found) / len(found))
-        self.noise = max(self.noise, 2 * self._eps_of_loss() * self._loss_size(), 2 * typical)
-
-    def _eps_of_loss(self):
-        return _SIZES[torch.float32][2] if self.dtype != torch.float64 else 0.0
+        self.noise = max(self.noise, 2 * _SIZES[torch.float32][2] * self._loss_size(), 2 * typical)
 
     def _one_sided(self, keys, seed, size):
         before = self._moved(keys, seed, size)
@@ -172,7 +171,7 @@ class Measuring:
         for rank, row in enumerate(self.runs.gather(mine)):
             for key, (value, norms) in row.items():
                 said[key][rank] = Said(value, norms)
-        found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0, tuple(losses))
+        found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0)
         weight = found.weight()
         rounding = sum(self.rounded[key][1] * max((s.size for s in said[key].values()), default=0.0)
                        for key in keys if key in self.rounded)
@@ -247,10 +246,11 @@ class Measuring:
             self._weights[key] = min(1.0, median / size) if size > 0 else 1.0
 
     def _size(self, key):
-        """Root of the mean square of the values."""
-        local = real(local_of(self.runs.parameters[self.pieces[key].name]).detach())
-        size = float(local.double().square().mean().sqrt())
-        return size if size > 0 else _ZEROS_MOVE
+        """Root of the mean square of the values, that there are between runs."""
+        if key not in self._sizes:
+            local = real(local_of(self.runs.parameters[self.pieces[key].name]).detach())
+            self._sizes[key] = float(local.double().square().mean().sqrt()) or _ZEROS_MOVE
+        return self._sizes[key]
 
     def _direction(self, key, seed, alike):
         """The same on all ranks that hold the piece."""
@@ -266,7 +266,7 @@ class Measuring:
         if gradient is not None and (len(piece.holders) == 1 or key in self.shared):
             scale = float(real(gradient).double().square().mean().sqrt())
             if scale > 0 and math.isfinite(scale):
-                move += gradient.to(wide) * (_DIRECTION_SHARE * share / scale)
+                move += gradient.to(wide) * (share / scale)
         return move * (size * weight)
 
 

@@ -4,7 +4,7 @@ import math
 import textwrap
 from dataclasses import asdict, dataclass, field
 
-from ..words import ranks_text
+from ..words import count, ranks_text, some
 
 _WIDTH = 100
 _MOST_NAMES = 8
@@ -109,16 +109,16 @@ class GradientsReport:
         """One line."""
         bad = list(dict.fromkeys(name for w in self.wrong for name in w.parameters))
         total = len(self.parameters)
-        verdict = {"right": f"{_count(total, 'gradient')}, all right",
+        verdict = {"right": f"{count(total, 'gradient')}, all right",
                    "undecided": "not decided",
-                   "wrong": f"{len(bad)} of {_count(total, 'gradient')}"
+                   "wrong": f"{len(bad)} of {count(total, 'gradient')}"
                             f" {'is' if len(bad) == 1 else 'are'} wrong",
-                   "disputed": f"{len(self.disputed)} of {_count(total, 'gradient')} disputed"
+                   "disputed": f"{len(self.disputed)} of {count(total, 'gradient')} disputed"
                   }[self.verdict]
         if self.verdict == "right" and (open_ := len({*self.undecided, *self.too_small})):
-            verdict = f"{total - open_} of {_count(total, 'gradient')} right, {open_} not decided"
+            verdict = f"{total - open_} of {count(total, 'gradient')} right, {open_} not decided"
         what = _OBJECTIVES.get(self.objective, self.objective)
-        return (f"check_gradients: {verdict}, on {_count(self.ranks, 'rank')} ({self.backend}), for"
+        return (f"check_gradients: {verdict}, on {count(self.ranks, 'rank')} ({self.backend}), for"
                 f" {what}")
 
     def _rows(self):
@@ -144,7 +144,7 @@ class GradientsReport:
                          f" the rounding of the loss in {self.dtype}"))
         rows += [("note", note) for note in self.notes]
         if self.runs:
-            rows.append(("measured", f"{_count(self.runs, 'run')} of step() in"
+            rows.append(("measured", f"{count(self.runs, 'run')} of step() in"
                          f" {self.seconds:.1f} s; the loss is {self.loss:.6g}"))
         width = max((len(title) for title, _ in rows), default=0) + 3
         return [line for title, text in rows
@@ -188,10 +188,4 @@ def _wrapped(text, first, following=None):
 
 
 def _some(names):
-    shown = ", ".join(names[:_MOST_NAMES])
-    more = len(names) - _MOST_NAMES
-    return shown if more <= 0 else f"{shown} and {more} more"
-
-
-def _count(n, what):
-    return f"{n} {what}" + ("" if n == 1 else "s")
+    return some(names, _MOST_NAMES)

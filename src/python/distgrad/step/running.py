@@ -33,7 +33,7 @@ class Runs:
         self.parameters = named_parameters(model)
         self._step = step
         self.held = contextlib.nullcontext()  # around each run
-        self._state = State(model)
+        self._state = State(model, self.parameters)
         self.count, self.seconds = 0, 0.0
         self.loss_dtypes = set()  # texts, of tensors that step() returned here
         self.losses = []  # of the last run, by rank; None of a rank that returned none
@@ -95,7 +95,7 @@ class Runs:
     def restore(self):
         """Leaves everything as it was before the first run, gradients too."""
         self._state.put_back()
-        self._state.put_gradients_back(self.parameters)
+        self._state.put_gradients_back()
 
     def found_gradients(self):
         """{name: a copy of this rank's gradient, None where there is none}, of the last run."""
@@ -126,11 +126,12 @@ class Runs:
 class State:
     """What a step may change and must find again: buffers, random generators, gradients."""
 
-    def __init__(self, model):
+    def __init__(self, model, parameters):
         self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
         self._random = _random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
-                          for name, p in named_parameters(model).items()}
+                          for name, p in parameters.items()}
+        self._parameters = parameters
 
     def put_back(self):
         with torch.no_grad():
@@ -139,8 +140,8 @@ class State:
         for put, state in self._random:
             put(state)
 
-    def put_gradients_back(self, parameters):
-        for name, p in parameters.items():
+    def put_gradients_back(self):
+        for name, p in self._parameters.items():
             p.grad = self.gradients[name]
 
 

@@ -64,10 +64,11 @@ def named_parameters(model):
             if p.requires_grad and local_of(p).numel()}
 
 
-def described(model):
-    """This rank's parameters as `pieces` wants them: plain values, to be sent to all ranks."""
+def described(parameters):
+    """What `pieces` wants to know of this rank's named_parameters(): plain values, to be sent to
+    all ranks."""
     found = {}
-    for name, p in named_parameters(model).items():
+    for name, p in parameters.items():
         local = local_of(p.detach())
         found[name] = {"shape": tuple(local.shape), "at": _offset(p), "digest": digest(local),
                        "mesh": _mesh(p), "is_constant": bool((local == local.flatten()[0]).all())}

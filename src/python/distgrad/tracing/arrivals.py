@@ -3,7 +3,7 @@ there."""
 
 from .joining import noise_of, tolerance_of
 from .joined import multiple_of
-from .recording import plain
+from ..step.variables import plain
 
 
 def wrong_at_once(single, ranks, wrong, right):

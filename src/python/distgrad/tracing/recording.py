@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_flatten
 
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
+from ..step.variables import plain
 from .naming import Renaming
 
 _MOST_BYTES = 1 << 28  # of copies in one process; what comes later is left out
 _MOST_TENSORS = 4  # of one module's output
-_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _PROBES = {"_forward_metadata_inference", "_backward_metadata_inference", "_shape_inference"}
 _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
 
@@ -375,10 +375,6 @@ def _narrows(x, dtype):
 
 def in_backward():
     return torch._C._current_graph_task_id() != -1
-
-
-def plain(name):
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def local_piece(x):

@@ -1,5 +1,6 @@
 """What departure.py and shares.py found, in words."""
 
+from .. import words
 from ..words import ranks_text
 
 _MOST_NAMES = 6
@@ -168,5 +169,4 @@ def _losses(losses):
 
 def some(names):
     """As many as a line takes."""
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(names[:_MOST_NAMES]) + more
+    return words.some(names, _MOST_NAMES)

@@ -9,13 +9,14 @@ import time
 
 import torch
 
+from ..step.variables import plain
 from .arrivals import reached
 from .buffers import taken_from_others
 from .clipping import clip_factor, clipped_in_pieces, seen_norms
 from .dtypes import all_seen, coarsest, computed_in, narrowed
 from .finder import Finder
 from .joining import off
-from .recording import Recording, local_piece, plain
+from .recording import Recording, local_piece
 from .report import texts
 from .losses import meaning_of_losses, parts_of_losses
 from .parts import Cutter
