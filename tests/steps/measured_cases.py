@@ -303,7 +303,7 @@ wrong(
 def sharded(rank, n, dtype, mesh=(4, ), mistake="", factor=None, tp=False, scale=1.0, tied=False):
     model = build(Lm, dtype, 2, tied)
     names = ("dp", "tp") if tp else ("replicate", "shard")[-len(mesh):]
-    mesh = init_device_mesh("cpu", mesh, mesh_dim_names=names)
+    mesh = init_device_mesh(torch.get_default_device().type, mesh, mesh_dim_names=names)
     if tp:
         for block in model.blocks:
             plan = {f"attention.{name}": ColwiseParallel() for name in "qkv"}
@@ -360,7 +360,7 @@ wrong("fsdp and tp, branch detached", _(sharded, mesh=(2, 2), tp=True, mistake="
 
 def dtensor(rank, n, dtype, variant="", mistake=""):
     """Sequence parallel plan, embedding cut by rows, loss parallel."""
-    model, mesh = build(Lm, dtype, 1), init_device_mesh("cpu", (n, ))
+    model, mesh = build(Lm, dtype, 1), init_device_mesh(torch.get_default_device().type, (n, ))
     split = variant in ("sequence", "loss")
     col = _(ColwiseParallel, input_layouts=Shard(1)) if split else ColwiseParallel
     row = _(RowwiseParallel, output_layouts=Shard(1)) if split else RowwiseParallel

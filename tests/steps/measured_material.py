@@ -61,12 +61,16 @@ def build(kind, dtype, *args, seed=0, **options):
 
 
 def randn(seed, dtype, *shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed),
-                       dtype=torch.float64).to(dtype)
+    """The same on every device."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64,
+                       device="cpu").to(torch.get_default_device(), dtype)
 
 
 def tokens(seed, *shape, vocabulary=12):
-    return torch.randint(vocabulary, shape, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randint(vocabulary, shape, generator=generator,
+                         device="cpu").to(torch.get_default_device())
 
 
 def text(rank, rows=2, length=6):

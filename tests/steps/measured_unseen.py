@@ -115,7 +115,7 @@ class DtensorWeights(nn.Module):
 
 def dtensor_weights(rank, n, dtype, partial="abs"):
     """Weights stored as DTensors, unsharded in forward for each rank's own rows."""
-    model = DtensorWeights(dtype, init_device_mesh("cpu", (n, )))
+    model = DtensorWeights(dtype, init_device_mesh(torch.get_default_device().type, (n, )))
     x, y = rows(rank, dtype)
 
     def whole(p, letter):
@@ -744,7 +744,7 @@ def scheduled(rank, n, dtype, schedule=ScheduleGPipe, scale=True):
     torch.manual_seed(0)
     inner = build(Stage, dtype, rank, n)
     model = nn.ModuleDict({f"stage{rank}": inner})
-    stage = PipelineStage(inner, rank, n, torch.device("cpu"))
+    stage = PipelineStage(inner, rank, n, torch.get_default_device())
     runs = schedule(stage, n_microbatches=4, loss_fn=F.cross_entropy, scale_grads=scale)
     x, y = rows(0, dtype, 8)
 

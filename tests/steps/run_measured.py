@@ -2,15 +2,14 @@
 that live through all of them: every right step must be called right, and of every wrong one exactly
 the wrong parameters must be named, with their factor.
 
-    python tests/steps/run_measured.py [--all] [--only NAME]... [--dtype float32] [--right]
-                                       [--show] [--where]
+    python tests/steps/run_measured.py [--all] [--only NAME]... [--dtype float32]
+                                       [--backend nccl] [--right] [--show] [--where]
 
 By default a fixed part of them, in float64. Exit code 1 where an answer is wrong.
 """
 
 import argparse
 import fnmatch
-import json
 import os
 import sys
 import tempfile
@@ -42,11 +41,16 @@ USUAL = (
     "shared keys, reduced over tp", "critic with a penalty on gradients", "fsdp", "dtensor plan")
 
 
-def be_rank(rank, folder, cases, dtype):
+def be_rank(rank, folder, cases, options):
+    dtype, bad = getattr(torch, options.dtype), 0
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank))
     store = dist.FileStore(os.path.join(folder, "store"), RANKS)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-    for i, case in enumerate(cases):
+    if options.backend == "nccl":  # the ranks share a GPU, as distgrad's --share-gpu has it
+        os.environ.update(NCCL_HOSTID=f"measured-{rank}", NCCL_SOCKET_IFNAME="lo",
+                          NCCL_NET="Socket", NCCL_IB_DISABLE="1", NCCL_MNNVL_ENABLE="0")
+        torch.set_default_device("cuda:0")
+    dist.init_process_group(options.backend, store=store, rank=rank, world_size=RANKS)
+    for case in cases:
         begin = time.monotonic()
         try:
             model, step = case.make(rank, RANKS, dtype)
@@ -57,10 +61,27 @@ def be_rank(rank, folder, cases, dtype):
             found = {"verdict": "error", "text": traceback.format_exc(), "wrong": [],
                      "parameters": [], "where": [], "disputed": []}
         if rank == 0:
-            found["took_s"] = time.monotonic() - begin
-            Path(folder, str(i)).write_text(json.dumps(found))
+            bad += tell(case, found, time.monotonic() - begin, options)
         end_groups()
+    if rank == 0:
+        Path(folder, "bad").write_text(str(bad))
     dist.barrier()
+
+
+def tell(case, found, took_s, options):
+    """Prints the answer; true where it is not the right one."""
+    said = complaint(case, found)
+    print(f"{'BAD ' if said else 'ok  '} {case.name}  {took_s:.1f} s,"
+          f" {found.get('runs', 0)} runs{'  ' + said if said else ''}")
+    if said or options.show:
+        print(found["text"])
+    if options.where and not case.right:
+        print(f"     meant: {case.kind}, {case.place}: {case.note}")
+        for wrong in found["wrong"]:
+            print("     said:", ", ".join(wrong["parameters"])[:60], "|", " ".join(wrong["text"]))
+        print("     where:", " ".join(found["where"]))
+    sys.stdout.flush()
+    return bool(said)
 
 
 def complaint(case, found):
@@ -90,6 +111,7 @@ def main():
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--only", action="append", metavar="NAME")
     parser.add_argument("--dtype", default="float64")
+    parser.add_argument("--backend", default="gloo", help="nccl: on a GPU, which the ranks share")
     parser.add_argument("--right", action="store_true", help="only those that are right")
     parser.add_argument("--show", action="store_true", help="print all reports")
     parser.add_argument("--where", action="store_true", help="print the mistakes and their places")
@@ -103,24 +125,9 @@ def main():
              and (case.right or not options.right)]
     # What a DeviceMesh leaves behind cannot be ended: its steps are the last.
     cases.sort(key=lambda case: any(word in case.name for word in ("fsdp", "dtensor", "hsdp")))
-    bad = 0
     with tempfile.TemporaryDirectory() as folder:
-        wait_for([forked(be_rank, rank, folder, cases, getattr(torch, options.dtype))
-                  for rank in range(RANKS)])
-        for i, case in enumerate(cases):
-            found = json.loads(Path(folder, str(i)).read_text())
-            said = complaint(case, found)
-            bad += bool(said)
-            print(f"{'BAD ' if said else 'ok  '} {case.name}  {found['took_s']:.1f} s,"
-                  f" {found.get('runs', 0)} runs{'  ' + said if said else ''}")
-            if said or options.show:
-                print(found["text"])
-            if options.where and not case.right:
-                print(f"     meant: {case.kind}, {case.place}: {case.note}")
-                for wrong in found["wrong"]:
-                    print("     said:", ", ".join(wrong["parameters"])[:60], "|", " ".join(
-                        wrong["text"]))
-                print("     where:", " ".join(found["where"]))
+        wait_for([forked(be_rank, rank, folder, cases, options) for rank in range(RANKS)])
+        bad = int(Path(folder, "bad").read_text())
     print(f"{len(cases) - bad} of {len(cases)} as they should be")
     sys.exit(bool(bad))
 

@@ -164,6 +164,7 @@ def everything():
     found["pieces"] = asked(*column(), "replicated", pieces="up.bias")
     found["maybe pieces"] = asked(*column(), "replicated")
     found["norm"] = asked(*column(wrong=True), "replicated", pieces="up.bias")
+    found["elsewhere"] = with_another_default_device()
     found["own norm"] = asked(model, averaged(model, change=clipped_by_own_norm))
     found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
     found["clipped by the largest"] = asked(
@@ -194,6 +195,22 @@ def everything():
     found["rank 1 raises"] = raised(distgrad.check_gradients, model,
                                     averaged(model, ends=raises_on_rank_1), timeout_s=5)
     return found
+
+
+def with_another_default_device():
+    """As torch.set_default_device("cuda") does: what is made without a device is not on the CPU."""
+    seen = set()
+    model, step = column(wrong=True)
+    x = torch.arange(1.0, 4.0, dtype=torch.float64, requires_grad=True)
+
+    def noting(function, *arguments):
+        seen.add(torch.get_default_device().type)
+        return function(*arguments)
+
+    with torch.device("meta"):
+        report = asked(model, lambda: noting(step), "replicated", pieces="up.bias")
+        checked = distgrad.gradcheck(lambda x: noting(torch.sin, x), x, raise_exception=False)
+    return report, checked.verdict, seen
 
 
 def scaled_by_8(model):
@@ -335,6 +352,15 @@ class CheckGradients(unittest.TestCase):
                          [["norm.weight", "norm.bias"]], report["text"])
         self.assertIn("The sum of p.grad over ranks 0, 1, 2 is the derivative", report["text"])
         self.assertIn("each rank has its own share of the cotangent", " ".join(report["where"]))
+
+    def test_the_default_device_is_the_users_alone(self):
+        for found in self.found:
+            report, verdict, seen = found["elsewhere"]
+            self.assertEqual([w["parameters"] for w in report["wrong"]],
+                             [["norm.weight", "norm.bias"]], report["text"])
+            self.assertTrue(report["places"], report["text"])
+            self.assertEqual(verdict, "right")
+            self.assertEqual(seen, {"meta"})
 
     def test_factors_of_the_ranks_are_listed(self):
         report = self.on_all_ranks("own norm")

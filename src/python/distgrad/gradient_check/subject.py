@@ -15,6 +15,7 @@ from typing import Optional
 
 import torch
 
+from ..own_device import users_device
 from . import nested
 
 
@@ -148,7 +149,7 @@ class Subject:
         self._random.reset()
         for tensor, data in self._held:
             tensor.data.copy_(data)
-        with torch.enable_grad(), self.held:
+        with torch.enable_grad(), users_device(), self.held:
             result = self._function(*prepared.args, **prepared.kwargs)
         run = Run(_outputs_of(result), prepared.inputs, prepared.given, [], prepared.thawed)
         if has_backward:
@@ -162,7 +163,9 @@ class Subject:
             for tensor in [*run.inputs, *run.other_leaves]:
                 tensor.grad = None
         if pairs:
-            _Loss.apply([c for _, c in pairs], *(y for y, _ in pairs)).backward(retain_graph=retain)
+            loss = _Loss.apply([c for _, c in pairs], *(y for y, _ in pairs))
+            with users_device():
+                loss.backward(retain_graph=retain)
         gradients, seen = [], set()
         for run in runs:
             gradients.append([None if id(tensor) in seen else tensor.grad for tensor in run.inputs])

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from ..own_device import own_device
 from .report import GradcheckReport
 from .waiting import Waiting, is_main_thread
 
@@ -94,13 +95,16 @@ class Team:
         self._timeouts = []
 
     def __enter__(self):
+        self._device = own_device()
+        self._device.__enter__()
         for backend in _gloo_backends():
             self._timeouts.append((backend, backend.options._timeout))
             backend._set_default_timeout(datetime.timedelta(seconds=self.timeout_s))
         self.watch.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *error):
+        self._device.__exit__(*error)
         self.watch.stop()
         for backend, timeout in self._timeouts:
             backend._set_default_timeout(timeout)

@@ -182,7 +182,8 @@ class Outputs:
         generator = torch.Generator().manual_seed(number(f"{key} {group}", seed))
         wide = torch.complex128 if like.is_complex() else torch.float64
         size = self._sizes.get(key, 0.0) or 0.1
-        return torch.randn(like.shape, generator=generator, dtype=wide).to(like.device) * size
+        move = torch.randn(like.shape, generator=generator, dtype=wide, device="cpu")
+        return move.to(like.device) * size
 
 
 def _judge(places, usual):

@@ -9,6 +9,7 @@ import traceback
 
 import torch
 
+from ..own_device import users_device
 from ..ranks.long_text import cut
 from ..stepping import ECHOES
 from .errors import StepError
@@ -63,7 +64,7 @@ class Runs:
         begin = time.monotonic()
         value, failure, text = None, None, ""
         try:
-            with self.team.watch.one_call(), eager(), self.held:
+            with self.team.watch.one_call(), eager(), users_device(), self.held:
                 value = self._plain_loss(self._step())
         except Exception as error:
             failure, text = _Failure(error), _described(error)
