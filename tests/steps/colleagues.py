@@ -36,7 +36,7 @@ PLANTED = {
         "key's rows of the other half": ("forward", "layer 0's k_proj has the other tp rank's rows",
                 r"other ranks' pieces", r"departs in that of layers.0.self_attn.k_proj"),
         "mean over own tokens": ("weights", "each dp rank divides by its own tokens",
-                r"proportion to its number of tokens", NO),
+                r"in proportion to how many rows", NO),
         "head norms not reduced over tp": ("after",
                 "q_norm and k_norm see the own heads alone and are not summed over tp",
                 rf"[qk]_norm.weight *{_SUM}|{_SUM}[\s\S]*[qk]_norm", NO),
@@ -82,7 +82,7 @@ PLANTED = {
                 r"rows? [\d, -]+ of 24 (are|is) computed by no rank", NO),
         "no_sync everywhere": ("after", "gradients are never reduced", _SUM, NO),
         "unequal micro-batches averaged": ("weights", "micro-batches of 4 and 2 rows weigh alike",
-                r"proportion to (its number|how many)", NO),
+                r"in proportion to how many rows", NO),
         "head not unscaled": ("after", "the loss scale is left in the head's gradients",
                 r"head[\s\S]*64 times|64 times[\s\S]*head", NO),
         "accumulated in place twice": ("after", "the head's gradients are doubled",
@@ -108,7 +108,7 @@ PLANTED = {
         "block's output hooked": ("backward", "a hook halves the gradient of body.1.2's input",
                 r"0\.5 times|1/2", r"departs at body.1.[01]"),
         "averaged over tp": ("after", "averaged over tp instead of dp",
-                r"its own data alone|"
+                r"what it brought on each rank alone|"
                 r"needs the (average|sum) over .*dp",
                 r"allreduce in trainers.py"),
     }),
@@ -161,7 +161,7 @@ PLANTED = {
     **_cases(functools.partial(sequence_lm, way="gathered"), whole_lm, {
         "mean over own tokens": ("weights",
                 "each rank divides by its own tokens, and keys are gathered",
-                r"do not weigh alike.*proportion to", NO),
+                r"in proportion to how many rows", NO),
     }),
 }
 

@@ -1,5 +1,5 @@
 """Asks check_step about the planted mistakes (planted.py, strangers.py, colleagues.py,
-released.py, outsiders.py), and writes the table of docs/whole-steps.md.
+released.py, outsiders.py), and writes a table.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py
     [--released | --outsiders] [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
@@ -85,25 +85,24 @@ def answer_of(report):
     """What is kept of it."""
     if report is None:
         return {"stage": "passes", "where": ["passes"], "text": ""}
-    departure = report.where.get("departure", {"stage": "unknown"})
+    departure = {"stage": report.where.get("stage", "unknown")}
     return {"stage": departure["stage"], "where": report.where["text"], "text": str(report)}
 
 
 def judged(planted, answer):
     """(named, placed, misplaced)"""
-    named = bool(re.search(planted.names, " ".join(answer["text"].split())))
+    text = " ".join(answer["text"].split())
+    named = bool(re.search(planted.names, text))
     is_there = answer["stage"] == planted.stage or {answer["stage"], planted.stage} in _ALIKE
     placed = is_there and bool(re.search(planted.place, " ".join(answer["where"])))
-    is_astray = not is_there or (answer["stage"] != planted.stage and not (named or placed))
-    return named, placed, is_astray and answer["stage"] not in ("unknown", "passes")
+    return named, placed, not (named or placed) and answer["stage"] in ("forward", "backward") and (
+        not is_there)
 
 
-# Behind the last module that both runs have, a call's backward is the loss's; a term of the loss
-# may be one of a module inside; a factor may be in the loss or come after backward, and shares that
-# nobody adds up are said to be either's to add up. What is frozen, or needs no gradient, has none.
-_ALIKE = [{"loss", "backward"}, {"loss", "term"}, {"loss", "factor"}, {"loss", "parameters"},
-          {"backward", "parameters"}, {"after", "factor"}, {"backward", "shares"},
-          {"after", "shares"}, {"after", "frozen"}, {"backward", "cut"}]
+# Behind the last module that both runs have, a call's backward is the loss's. Shares that nobody
+# adds up are said to be either's to add up.
+_ALIKE = [{"loss", "backward"}, {"after", "backward"}, {"loss", "weights"}, {"loss", "after"},
+          {"loss", "forward"}]
 
 
 def main():

@@ -143,9 +143,8 @@ class Member:
     def _files(self):
         if self.rank == 0:
             return {}
-        names = [os.path.join("ranks", f"rank_{self.rank}.safetensors"), f"rank-{self.rank}.trace"]
-        return {name: Path(self._folder, name).read_bytes() for name in names
-                if self._process.has(name)}
+        name = os.path.join("ranks", f"rank_{self.rank}.safetensors")
+        return {name: Path(self._folder, name).read_bytes()} if self._process.has(name) else {}
 
 
 class Follower:

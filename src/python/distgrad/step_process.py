@@ -34,14 +34,15 @@ def main(folder, parent):
         return
     with open(os.path.join(folder, "request"), "rb") as file:
         request = pickle.load(file)
-    traced = ["torch.distributed.pipelining.stage"] if "wrong" in request else []
+    if "wrong" in request:  # modules are watched there, and moved
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
     with garbage.left_alone(for_good=True):  # once, for all that are forked
         import torch  # noqa: F401
         import torch.distributed  # noqa: F401
 
         from .ranks import noting  # noqa: F401
 
-        _import_all(request["modules"] + traced)
+        _import_all(request["modules"])
     # Of a launcher's rank; else all are here
     names, place = request.get("names"), request.get("place")
     if names is None:
@@ -78,18 +79,20 @@ def _run_and_save(name, folder, request):
     torch.set_num_threads(1)
     random.seed(request["seed"])
     torch.manual_seed(request["seed"])
-    watch, tracing = Watch(), _tracing(name, folder, request)
+    watch, second = Watch(), _second(name, folder, request)
     if rank is not None:
         # The time-out of the check comes first.
         join_group(rank, request["world_size"], request["backend"], folder,
                    request["timeout_s"] + 60, request.get("place"))
         watch.start()
         noting.install(blame.CallFile(os.path.join(folder, name + ".calls")))
-    if tracing:
-        tracing.start()
+    if second:
+        second.start()
     with garbage.left_alone():
         function = transport.loads(request["single" if rank is None else "parallel"])
     torch.manual_seed(request["seed"])  # importing the user's module may have drawn
+    if second:
+        second.ready()
     found, losses = _call(function, rank, request["world_size"]), None
     if rank is None and isinstance(found, tuple) and len(found) == 2:
         found, losses = found
@@ -101,15 +104,15 @@ def _run_and_save(name, folder, request):
     place = (0, 1) if rank is None else (rank, request["world_size"])
     saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), place=place,
                 **watch.described(reached))
-    if tracing:
-        tracing.finish(found, losses)
+    if second:
+        second.finish(lambda: _call(function, rank, request["world_size"]), found, losses)
 
 
-def _tracing(name, folder, request):
-    """Of the second run, after a mismatch; else None."""
+def _second(name, folder, request):
+    """What watches the second run, after a mismatch; else None."""
     if "wrong" not in request:
         return None
-    from .tracing.watched import watched
+    from .step.second_run import watched
 
     return watched(name, folder, request, SINGLE)
 

@@ -31,7 +31,7 @@ class ParameterReport:
 class StepReport(Report):
     """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows
     nothing, or None, `where` what a second run says of where the mistake is, or None
-    (docs/whole-steps.md). As a dict, the JSON report of `distgrad compare` (docs/compare.md), with
+    (docs/python.md). As a dict, the JSON report of `distgrad compare` (docs/compare.md), with
     "where"; str(report) is its text."""
 
     def __init__(self, fields, text, backend, where=None):

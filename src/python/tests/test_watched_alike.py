@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (ColwiseParallel, PrepareModuleInp
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-from distgrad.tracing.recording import Recording  # noqa: E402
+from distgrad.step.recording import Recording  # noqa: E402
 
 RANKS = 4
 TOKENS = torch.randint(0, 16, (4, 8), generator=torch.Generator().manual_seed(5))
@@ -286,7 +286,8 @@ def compare(steps, recording, *arguments):
     for step in steps:
         before[step] = found_by(step, *arguments)
     recording.start()
-    torch._dynamo.reset()  # a watched process begins with nothing compiled
+    torch._dynamo.reset()  # a watched process begins with nothing compiled, and compiles nothing
+    torch._dynamo.config.disable = True
     for step in steps:
         try:
             after = found_by(step, *arguments)
@@ -308,11 +309,11 @@ def be_rank(rank, folder, queue):
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     try:
         if rank == RANKS:
-            queue.put(("alone", compare(SINGLE, Recording(True))))
+            queue.put(("alone", compare(SINGLE, Recording([], retains=True))))
         else:
             store = dist.FileStore(os.path.join(folder, "store"), RANKS)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
-            queue.put((rank, compare(STEPS, Recording(), rank)))
+            queue.put((rank, compare(STEPS, Recording([]), rank)))
     except Exception:  # of an unwatched step
         queue.put((rank, {"unwatched": traceback.format_exc()}))
     queue.close()

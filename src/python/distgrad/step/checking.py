@@ -12,8 +12,9 @@ from ..words import some
 from .holding import HeldInStep
 from .judging import Judge
 from .measuring import Measuring
-from .outputs import Outputs, Watch, told
+from .outputs import Outputs, Precision, Watch
 from .report import GradientsReport, Wrong
+from .roots import Roots
 from .running import Runs
 from .variables import described, pieces
 from .watching import Arrivals, Clipping
@@ -96,12 +97,12 @@ class _Check:
         self._fill(report, judgement, known, gradients, clipping)
         if any(w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                or w.factor is None for w in report.wrong):
-            places = Outputs(runs, measuring, self._options.search_s - runs.seconds).places()
-            report.where = told(places)
-            report.places = [{"module": p.key[0], "call": p.key[1], "index": p.key[2],
-                              "state": p.state, "copies": [list(g) for g in p.groups],
-                              "ratios": [list(r) if r else None for r in p.ratios]}
-                             for p in places]
+            precision = Precision(measuring.step, measuring.noise,
+                                  1e-2 if measuring.dtype == torch.float64 else 3e-2)
+            outputs = Outputs(runs, precision, self._options.search_s - runs.seconds)
+            places = outputs.places()
+            report.where = outputs.told(places)
+            report.places = [p.to_dict() for p in places]
         self._note_rounded(measuring)
         self._note_short_loss()
         report.dtype = str(measuring.dtype).removeprefix("torch.")
@@ -223,7 +224,7 @@ class _Check:
 
     def _alternatives(self, gradients):
         """{words: {name: tensor or None}} that may be the right gradients."""
-        with Arrivals(self._runs.parameters) as arrivals:
+        with Arrivals(self._runs.parameters) as arrivals, Roots(arrivals.begin):
             self._runs.run()
         names = list(self._runs.parameters)
         found = {"p.grad": gradients,

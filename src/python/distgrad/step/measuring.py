@@ -143,7 +143,7 @@ class Measuring:
 
     def _one_sided(self, keys, seed, size):
         before = self._moved(keys, seed, size)
-        loss = self.runs.run()
+        loss = self.runs.loss()
         said = self._dots(before)
         self._put_back(before)
         every = self.runs.gather(said)
@@ -161,7 +161,7 @@ class Measuring:
         losses, sums = [], []
         for sign in (1, -1):
             before = self._moved(keys, seed, sign * step, alike)
-            losses.append(self.runs.run())
+            losses.append(self.runs.loss())
             sums.append(self._dots(before))
             self._put_back(before)
         plus, minus = sums

@@ -4,8 +4,10 @@ An output that several ranks hold with the same bits is one variable with copies
 """
 
 import contextlib
+import dataclasses
 import math
 import time
+import weakref
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -15,44 +17,71 @@ from .measuring import dot, number, real
 from .variables import digest, local_of, plain
 
 _MOST_BYTES = 1 << 28  # of cotangents that one rank keeps
-_SEEDS = (51, 52)
+_MOST_ALIGNED = 1 << 20  # elements of a cotangent that the ranks send each other
+# (seed, whether the output is moved along its cotangent, too): that gives the best signal, and what
+# is proportional along it alone need not be. The last is asked where the second gives none.
+_DIRECTIONS = ((51, True), (52, False), (53, True))
 _LEAST_S = 5  # for looking, whatever is left of the time
 
 
 class Watch:
     """Hooks on the modules' outputs while step() runs. act(key, tensor): what is handed on in its
-    place, or None; key: (module's name, how often it was called before, which of its tensors)."""
+    place, or None; key: (module's name, how often it was called before, which of its tensors).
+    Without a model, of whatever modules are called: for names they have numbers, in the order of
+    their first calls, and are in `modules`. What a module hands on of one inside is not asked
+    twice."""
 
     def __init__(self, model, act):
-        self._modules = {plain(name): module for name, module in model.named_modules()
-                         if not name or plain(name)}
-        self._act, self._calls, self._handles = act, {}, []
+        self._is_open = model is None
+        self.modules = {} if model is None else {
+            plain(name): module for name, module in model.named_modules()
+            if not name or plain(name)}
+        self._act, self._calls, self._handles, self._numbers = act, {}, [], {}
+        self._last = None  # a weak reference to what was handed on last
 
     def __enter__(self):
-        for name, module in self._modules.items():
-            self._handles.append(module.register_forward_hook(self._hook(name)))
+        if self._is_open:
+            self._handles.append(torch.nn.modules.module.register_module_forward_hook(self._any))
+        for name, module in self.modules.items():
+            self._handles.append(module.register_forward_hook(
+                lambda module, _, output, name=name: self._gave(name, output)))
         return self
 
     def __exit__(self, *_):
         for handle in self._handles:
             handle.remove()
 
-    def _hook(self, name):
-        def gave(_module, _inputs, output):
-            again = torch._C._current_graph_task_id() != -1  # a checkpoint's second forward
-            call = self._calls.get((name, again), 0)
-            self._calls[name, again] = call + 1
-            leaves, spec = tree_flatten(output)
-            changed = False
-            for index, x in enumerate(leaves):
-                if not _is_watched(x):
-                    continue
-                other = self._act((name, call, index), x)
-                if other is not None:
-                    leaves[index], changed = other, True
-            return tree_unflatten(leaves, spec) if changed else None
+    def _any(self, module, _, output):
+        number = self._numbers.setdefault(id(module), len(self._numbers))
+        self.modules[number] = module  # kept, as another may get the id of one that is gone
+        return self._gave(number, output)
 
-        return gave
+    def _gave(self, name, output):
+        again = is_in_backward()  # a checkpoint's second forward
+        call = self._calls.get((name, again), 0)
+        self._calls[name, again] = call + 1
+        leaves, spec = tree_flatten(output)
+        changed = False
+        for index, x in enumerate(leaves):
+            if not _is_watched(x) or (self._last is not None and x is self._last()):
+                continue
+            other = self._act((name, call, index), x)
+            if other is not None:
+                leaves[index], changed = other, True
+            self._last = weakref.ref(leaves[index])
+        return tree_unflatten(leaves, spec) if changed else None
+
+
+@dataclasses.dataclass
+class Precision:
+    """Of what is measured by moving an output. step: of a move, relative to the output; noise: of
+    the loss; slack: by how much a factor may be off, relative. is_whole: the loss is all that
+    backward begins at, without a scale that is taken out later."""
+
+    step: float
+    noise: float
+    slack: float = 1e-2
+    is_whole: bool = False
 
 
 class Place:
@@ -68,48 +97,102 @@ class Place:
         module, call, _ = self.key
         return (module or "the model") + (f" (call {call + 1})" if call else "")
 
+    def to_dict(self):
+        module, call, index = self.key
+        return {"module": module, "call": call, "index": index, "state": self.state,
+                "copies": [list(g) for g in self.groups],
+                "ratios": [list(r) if r else None for r in self.ratios]}
+
     def is_copied(self):
         return any(len(group) > 1 for group in self.groups)
 
+    def known(self):
+        """[(counting each group of copies once, counting each rank)], of the directions in which
+        the loss was seen to change."""
+        return [ratio for ratio in self.ratios if ratio is not None]
+
+    def judge(self, base, slack):
+        """base: what the ratio is to be."""
+        self.base, known = base, self.known()
+        if base is None or not known or None in self.ratios[:1]:
+            self.state = "not decided"
+            return
+        once, each = (all(_same(ratio[i], base, slack) for ratio in known) for i in (0, 1))
+        if once or each and not self.is_copied():
+            self.state = "right"
+        elif each:
+            self.state = "shares"
+        else:
+            is_sure = len(known) > 1 and not any(_same(x, base, slack) for r in known for x in r)
+            self.state = "wrong" if is_sure else "not decided"
+
+    def factor(self, slack):
+        """What the cotangent is times the right one; None where that is no number, or not known."""
+        if None in self.ratios[:2] or len(self.ratios) < 2:
+            return None
+        for values in zip(*self.known()):
+            if max(values) - min(values) <= slack * max(map(abs, values)):
+                return sum(values) / len(values) / self.base
+        return None
+
 
 class Outputs:
-    """Of a model whose gradients were found wrong. On all ranks alike."""
+    """Of steps whose gradients were found wrong. On all ranks alike. names: of modules, by the
+    numbers of Watch; needed: keys of outputs that are to have a gradient."""
 
-    def __init__(self, runs, measuring, seconds):
-        self._runs, self._measuring = runs, measuring
+    def __init__(self, runs, precision, seconds, names=None, needed=()):
+        self._runs, self._precision, self._names = runs, precision, names
+        self._needed = set(needed)
         self._end = time.monotonic() + max(seconds, _LEAST_S)
         self._sizes, self._cotangents, self._kept = {}, {}, 0
+        self._own = {}  # {key: this rank's, which has a module's number for its name}
+        self._aligned = {}
 
     def places(self):
         """All, in the order of backward, with their states."""
         found = self._look()
         self._listen()
-        for place in found:
+        had = self._runs.gather(set(self._cotangents))
+        found = [p for p in found if p.key in self._needed or any(p.key in row for row in had)]
+        for i in self._order(found):
             if any(self._runs.gather(time.monotonic() > self._end)):
                 break
-            self._ask(place)
-        _judge(found, self._usual_factors())
+            self._ask(found[i])
+            self._judge(found)
+            while found[i].state != "right" and len(found[i].known()) < 2 and (
+                    found[i].known() and len(found[i].ratios) < len(_DIRECTIONS)):
+                self._ask(found[i])
+                self._judge(found)
         return found
 
-    def _usual_factors(self):
-        """What backward says over what is measured, at any place: each rank's backward is of its
-        own loss, of which the declared one may be the mean."""
-        losses = {loss for loss in self._runs.losses if loss is not None}
-        return (1, len(losses)) if self._runs.objective == "mean" else (1,)
+    def told(self, places):
+        return told(places, self._precision.slack)
 
     # -- what there is
 
+    def _watch(self, act):
+        """act(key, tensor), with the names that all ranks have."""
+        return Watch(self._runs.model, lambda own, x: act(self._key_of(own), x))
+
+    def _key_of(self, own):
+        return own if self._names is None else self._keys.get(own, own)
+
     def _look(self):
-        seen = {}
+        seen, self._keys = {}, {}
 
         def act(key, x):
-            if x.requires_grad or torch._C._current_graph_task_id() == -1:
+            if x.requires_grad or not is_in_backward():
                 local = local_of(x.detach())
                 seen.setdefault(key, (digest(local), tuple(local.shape)))
                 self._sizes[key] = float(real(local).double().square().mean().sqrt())
 
         with Watch(self._runs.model, act):
             self._runs.run()
+        if self._names is not None:
+            self._keys = {(n, call, i): (self._names.get(n, f"({n})"), call, i)
+                          for n, call, i in seen}
+            seen = {self._keys[own]: value for own, value in seen.items()}
+            self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
         every = self._runs.gather(seen)
         order = list(dict.fromkeys(key for row in every for key in row))
         found = []
@@ -126,7 +209,7 @@ class Outputs:
             if x.requires_grad:
                 x.register_hook(lambda g: self._came(key, g))
 
-        with Watch(self._runs.model, act):
+        with self._watch(act):
             self._runs.run()
 
     def _came(self, key, gradient):
@@ -137,37 +220,79 @@ class Outputs:
                 before = self._cotangents.get(key)
                 self._cotangents[key] = value.clone() if before is None else before + value
 
+    # -- in which order
+
+    def _order(self, places):
+        """Their numbers, from the loss on; by halves where there is no time for all."""
+        runs = self._runs
+        one = max(runs.gather(runs.seconds / max(runs.count, 1)))
+        left = min(runs.gather(self._end - time.monotonic()))
+        if 3 * one * len(places) <= left:
+            yield from range(len(places))
+            return
+        asked = set()
+        for i in range(len(places)):  # the first that can be decided
+            asked.add(i)
+            yield i
+            if places[i].state in ("right", "wrong", "shares"):
+                break
+        right, wrong = max(asked, default=0), len(places)
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            asked.add(middle)
+            yield middle
+            if places[middle].state in ("wrong", "shares"):
+                wrong = middle
+            else:
+                right = middle
+        yield from (i for i in range(wrong - 1, -1, -1) if i not in asked)
+
     # -- one of them
 
     def _ask(self, place):
-        has = any(self._runs.gather(place.key in self._cotangents))
-        if not has:
-            return
-        for seed in _SEEDS:
-            place.ratios.append(self._ratio(place, seed))
+        self._align(place)
+        place.ratios.append(self._ratio(place, _DIRECTIONS[len(place.ratios)]))
 
-    def _ratio(self, place, seed):
-        step = self._measuring.step
-        mine = next((g for g in place.groups if self._runs.rank in g), None)
-        losses = [self._moved(place.key, mine, seed, sign * step) for sign in (1, -1)]
+    def _group_of(self, place):
+        return next((g for g in place.groups if self._runs.rank in g), None)
+
+    def _align(self, place):
+        """Finds the cotangent that the output is moved along, too: the sum of what its copies
+        have."""
+        if place.key in self._aligned:
+            return
+        mine = self._cotangents.get(place.key)
+        group = self._group_of(place)
+        if place.is_copied():
+            is_small = mine is not None and mine.numel() <= _MOST_ALIGNED
+            every = self._runs.gather(mine.cpu() if is_small else None)
+            parts = [every[r] for r in group or ()]
+            is_known = parts and all(x is not None and x.shape == parts[0].shape for x in parts)
+            mine = sum(parts) if is_known else None
+        self._aligned[place.key] = mine
+
+    def _ratio(self, place, direction):
+        step = self._precision.step
+        mine = self._group_of(place)
+        losses = [self._moved(place.key, mine, direction, sign * step) for sign in (1, -1)]
         measured = (losses[0] - losses[1]) / (2 * step)
         said = 0.0
         if mine is not None and place.key in self._cotangents:
             cotangent = self._cotangents[place.key]
-            said = dot(cotangent, self._direction(place.key, mine, seed, cotangent))
+            said = dot(cotangent, self._direction(place.key, mine, direction, cotangent))
         every = self._runs.gather(said)
-        resolution = self._measuring.noise / step + 1e-6 * sum(map(abs, every))
+        resolution = self._precision.noise / step + 1e-6 * sum(map(abs, every))
         once = sum(sum(every[r] for r in g) / len(g) for g in place.groups)
-        if abs(measured) < 100 * resolution:
+        if abs(measured) * self._precision.slack < resolution:
             return None
         return once / measured, sum(every) / measured
 
-    def _moved(self, key, group, seed, step):
+    def _moved(self, key, group, direction, step):
         def act(other, x):
             if other != key or group is None:
                 return None
             local = local_of(x.detach())
-            move = (step * self._direction(key, group, seed, local)).to(local.dtype)
+            move = (step * self._direction(key, group, direction, local)).to(local.dtype)
             if hasattr(x, "placements") and hasattr(x, "device_mesh"):
                 from torch.distributed.tensor import DTensor
 
@@ -175,89 +300,100 @@ class Outputs:
                                           shape=x.shape, stride=x.stride())
             return x + move
 
-        with Watch(self._runs.model, act):
-            return self._runs.run()
+        with self._watch(act):
+            return self._runs.loss()
 
-    def _direction(self, key, group, seed, like):
+    def _direction(self, key, group, direction, like):
+        seed, is_along = direction
         generator = torch.Generator().manual_seed(number(f"{key} {group}", seed))
         wide = torch.complex128 if like.is_complex() else torch.float64
         size = self._sizes.get(key, 0.0) or 0.1
         move = torch.randn(like.shape, generator=generator, dtype=wide, device="cpu")
+        along = self._aligned.get(key) if is_along else None
+        if along is not None and along.shape == like.shape:
+            scale = float(real(along).double().square().mean().sqrt())
+            if scale > 0 and math.isfinite(scale):
+                move += along.to("cpu", wide) / scale
         return move.to(like.device) * size
 
+    # -- what that says
 
-def _judge(places, usual):
-    """Their states: the factor between what backward says and what is measured is everywhere that
-    of the first place, next to the loss, where that is a usual one."""
-    known = [p for p in places if p.ratios and None not in p.ratios]
-    base = next((x for p in known[:1] for x in _numbers(p)
-                 if x is not None and any(_same(x, factor) for factor in usual)), None)
-    for place in places:
-        if not place.ratios:
-            continue
-        if None in place.ratios:
-            place.state = "not decided"
-            continue
-        once, each = _numbers(place)
-        if base is None:
-            place.state = "not decided"
-        elif once is not None and _same(once, base):
-            place.state = "right"
-        elif each is not None and _same(each, base):
-            place.state = "shares" if place.is_copied() else "right"
-        else:
-            place.state = "wrong"
-        place.base = base
+    def _usual_factors(self):
+        """What backward says over what is measured, at any place: each rank's backward is of its
+        own loss, of which the declared one may be the mean."""
+        losses = {loss for loss in self._runs.losses if loss is not None}
+        return (1, len(losses)) if self._runs.objective == "mean" else (1,)
+
+    def _judge(self, places):
+        """Their states: the factor between what backward says and what is measured is everywhere
+        that of the first place, next to the loss, where that is a usual one."""
+        slack, usual = self._precision.slack, self._usual_factors()
+        first = next((p.known()[0] for p in places if p.known()), ())
+        base = next((x for x in first for factor in usual if _same(x, factor, slack)), None)
+        if base is None and self._precision.is_whole and first:
+            base = usual[-1]
+        for place in places:
+            if place.ratios:
+                place.judge(base, slack)
 
 
-def _numbers(place):
-    """(counting each group of copies once, counting each rank), None where two directions do not
-    agree."""
-    found = []
-    for values in zip(*place.ratios):
-        same = max(values) - min(values) <= 1e-2 * max(map(abs, values))
-        found.append(sum(values) / len(values) if same else None)
-    return found
+def is_in_backward():
+    return torch._C._current_graph_task_id() != -1
 
 
-def _same(a, b):
-    return math.isfinite(a) and abs(a - b) <= 1e-2 * max(abs(a), abs(b))
+def _same(a, b, slack):
+    return math.isfinite(a) and abs(a - b) <= slack * max(abs(a), abs(b))
 
 
-def told(places):
+def departure(places):
+    """("wrong", place, the right one asked before it or None), ("shares", ...) or None."""
+    asked = [p for p in places if p.state in ("right", "shares", "wrong")]
+    wrong = next((i for i, p in enumerate(asked) if p.state == "wrong"), None)
+    if wrong is not None:
+        return "wrong", asked[wrong], asked[wrong - 1] if wrong else None
+    last = max((i for i, p in enumerate(asked) if p.state == "right"), default=-1)
+    shares = next((i for i, p in enumerate(asked) if i > last and p.state == "shares"), None)
+    if shares is not None:
+        return "shares", asked[shares], asked[shares - 1] if shares else None
+    return None
+
+
+def told(places, slack=1e-2):
     """Sentences on where backward departs."""
     asked = [p for p in places if p.state in ("right", "shares", "wrong")]
     if not asked:
         return []
-    wrong = next((i for i, p in enumerate(asked) if p.state == "wrong"), None)
-    if wrong is not None and wrong > 0:
-        place, before = asked[wrong], asked[wrong - 1]
-        once, each = _numbers(place)
-        text = (f"In the order of backward, the cotangent is right at the output of {before.name},"
-                f" and wrong at that of {place.name}")
-        factor = once if once is not None else each
-        if factor is not None:
-            text += f", where it is {factor / place.base:.4g} times what it is to be"
-        return [text + "."]
-    last = max((i for i, p in enumerate(asked) if p.state == "right"), default=-1)
-    shares = next((i for i, p in enumerate(asked) if i > last and p.state == "shares"), None)
-    if shares is not None:
-        place = asked[shares]
-        group = max(place.groups, key=len)
-        text = (f"The output of {place.name} is the same on {ranks_text(group)}, and each rank has"
-                " its own share of the cotangent there; their sum is right.")
-        if shares:
-            text += (f" Nothing adds them up on the way back to {place.name}. At the output of"
-                     f" {asked[shares - 1].name}, the next module, the cotangent is right.")
-        return [text]
-    if wrong is None:
+    found = departure(places)
+    if found is None:
         where = ("cotangent is right at the one output" if len(asked) == 1
                  else f"cotangents are right at all {len(asked)} outputs")
         return [f"The {where} of modules that could be measured: the mistake lies between there and"
                 " p.grad, in backward or after it."]
-    return []
+    kind, place, before = found
+    if kind == "shares":
+        group = max(place.groups, key=len)
+        text = (f"The output of {place.name} is the same on {ranks_text(group)}, and each rank has"
+                " its own share of the cotangent there; their sum is right.")
+        if before:
+            text += (f" Nothing adds them up on the way back to {place.name}. At the output of"
+                     f" {before.name}, the next module, the cotangent is right.")
+        return [text]
+    factor = place.factor(slack)
+    factor = "wrong" if factor is None else f"{factor:.4g} times what it is to be"
+    if before is None:
+        return [f"Backward departs between the loss and the output of {place.name}, the first that"
+                f" could be measured on the way back: the cotangent is {factor} there."]
+    return [f"Backward is right down to the output of {before.name}, and departs at {place.name},"
+            f" at whose output the cotangent is {factor}."]
 
 
 def _is_watched(x):
     return (isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
-            and x.dim() > 0 and x.numel() and not isinstance(x, torch.nn.Parameter))
+            and x.dim() > 0 and x.numel() and not x.is_meta
+            and not isinstance(x, torch.nn.Parameter) and not _has_shares(x))
+
+
+def _has_shares(x):
+    """Whether it is a DTensor of which each rank has a share: such as a row-wise embedding's are
+    spoilt by any operator that is not the plan's."""
+    return hasattr(x, "placements") and any(p.is_partial() for p in x.placements)

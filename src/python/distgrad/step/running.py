@@ -2,6 +2,7 @@
 the declared loss is."""
 
 import contextlib
+import math
 import random
 import sys
 import time
@@ -13,6 +14,7 @@ from ..own_device import users_device
 from ..ranks.long_text import cut
 from ..stepping import ECHOES
 from .errors import StepError
+from .roots import Begun, Roots, can_end
 from .variables import gradient_of, local_of, named_parameters
 
 OBJECTIVES = ("mean", "sum", "replicated")
@@ -26,18 +28,13 @@ class _Failure:
         self.is_echo = any(echo in text for echo in (*ECHOES, "Timed out waiting"))
 
 
-class Runs:
-    """step() from the state that there is now. Every method is called on all ranks alike."""
+class Repeated:
+    """Something that is run again and again on all ranks alike. Every method is called on all."""
 
-    def __init__(self, model, step, objective, team):
-        self.model, self.team, self.objective = model, team, objective
-        self.parameters = named_parameters(model)
-        self._step = step
-        self.held = contextlib.nullcontext()  # around each run
-        self._state = State(model, self.parameters)
+    def __init__(self, team):
+        self.team = team
         self.count, self.seconds = 0, 0.0
-        self.loss_dtypes = set()  # texts, of tensors that step() returned here
-        self.losses = []  # of the last run, by rank; None of a rank that returned none
+        self.losses = []  # of the last run, by rank; None of a rank that has none
 
     @property
     def rank(self):
@@ -55,17 +52,13 @@ class Runs:
         team.give(value, failure)
         return team.next_plan()
 
-    def run(self, gradients=None):
-        """The declared loss, as a float64. gradients: {name: tensor or None}, that p.grad is set to
-        before; None: no parameter has one."""
-        self._state.put_back()
-        for name, p in self.parameters.items():
-            p.grad = None if gradients is None else gradients[name]
+    def once(self, step):
+        """By rank, what step() gave. Raises StepError where it raised on one."""
         begin = time.monotonic()
         value, failure, text = None, None, ""
         try:
-            with self.team.watch.one_call(), eager(), users_device(), self.held:
-                value = self._plain_loss(self._step())
+            with self.team.watch.one_call(), eager(), users_device():
+                value = step()
         except Exception as error:
             failure, text = _Failure(error), _described(error)
         seconds = time.monotonic() - begin
@@ -73,8 +66,72 @@ class Runs:
                             seconds)
         self.count, self.seconds = self.count + 1, self.seconds + seconds
         self._raise_of(every)
-        self.losses = [loss for loss, _, _ in every]
+        return [value for value, _, _ in every]
+
+    @staticmethod
+    def _raise_of(every):
+        failed = [(rank, text, is_echo) for rank, (_, text, is_echo) in enumerate(every) if text]
+        if failed:
+            rank, text, _ = min(failed, key=lambda row: row[2])
+            raise StepError(f"check_gradients: rank {rank} raised in step():\n{text}")
+
+
+class Runs(Repeated):
+    """step() from the state that there is now."""
+
+    def __init__(self, model, step, objective, team):
+        super().__init__(team)
+        self.model, self.objective = model, objective
+        self.parameters = named_parameters(model)
+        self._step = step
+        # Of the last whole run (loss, what backward began at, how often, whether these are one
+        # tensor); whether loss() can end there, None where that is not known yet
+        self._begins_at, self._ends = None, None if can_end(model.modules()) else False
+        self.held = contextlib.nullcontext()  # around each run
+        self._state = State(model, self.parameters)
+        self.loss_dtypes = set()  # texts, of tensors that step() returned here
+
+    def run(self, gradients=None):
+        """The declared loss, as a float64. gradients: {name: tensor or None}, that p.grad is set to
+        before; None: no parameter has one."""
+        self._state.put_back()
+        for name, p in self.parameters.items():
+            p.grad = None if gradients is None else gradients[name]
+        self.losses = self.once(self._loss_of_a_run)
         return self._declared()
+
+    def loss(self):
+        """As run(); backward is left out where the loss is known when it begins: where on every
+        rank backward begins once, at the returned loss or, as two runs show, at what is the loss
+        but for a factor."""
+        if self._ends is None and all(self.gather(self._begins_at[-1])):
+            self._ends = True
+        if not self._ends:
+            before, found = self._begins_at, self.run()
+            if self._ends is None:
+                states = self.gather(_ratio_of(before, self._begins_at))
+                self._ends = (False if "no" in states else True if set(states) == {"yes"} else None)
+            return found
+        self._state.put_back()
+        for p in self.parameters.values():
+            p.grad = None
+        self.losses = self.once(self._loss_when_backward_begins)
+        return self._declared()
+
+    def _loss_of_a_run(self):
+        with self.held, Roots() as roots:
+            found = self._step()
+        value = self._plain_loss(found)
+        is_the_same = (roots.count == 1 and isinstance(found, torch.Tensor)
+                       and found.data_ptr() == roots.root.data_ptr() and bool(value))
+        self._begins_at = value, roots.total, roots.count, is_the_same
+        return value
+
+    def _loss_when_backward_begins(self):
+        value, total, *_ = self._begins_at
+        with contextlib.suppress(Begun), self.held, Roots(ends=True) as roots:
+            self._step()
+        return value / total * roots.total
 
     def _plain_loss(self, value):
         """A float, or a tuple (loss, count); None."""
@@ -105,13 +162,6 @@ class Runs:
     def entry_gradients(self):
         return self._state.gradients
 
-    @staticmethod
-    def _raise_of(every):
-        failed = [(rank, text, is_echo) for rank, (_, text, is_echo) in enumerate(every) if text]
-        if failed:
-            rank, text, _ = min(failed, key=lambda row: row[2])
-            raise StepError(f"check_gradients: rank {rank} raised in step():\n{text}")
-
     def _declared(self):
         known = [loss for loss in self.losses if loss is not None]
         if not known:
@@ -124,12 +174,24 @@ class Runs:
         return sum(values) / len(values)
 
 
+def _ratio_of(before, now):
+    """Whether the loss is a constant times what backward begins at, of two runs: "yes", "no", or ""
+    where they are the same."""
+    if any(isinstance(value, tuple) or not value or not total or count != 1
+           or not math.isfinite(value) for value, total, count, _ in (before, now)):
+        return "no"
+    (a, at_a, *_), (b, at_b, *_) = before, now
+    if abs(a - b) < 1e-7 * abs(a):
+        return ""
+    return "yes" if abs(a / at_a - b / at_b) * abs(at_a) < 1e-7 * abs(a - b) else "no"
+
+
 class State:
     """What a step may change and must find again: buffers, random generators, gradients."""
 
     def __init__(self, model, parameters):
         self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
-        self._random = _random_states()
+        self._random = random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
                           for name, p in parameters.items()}
         self._parameters = parameters
@@ -154,7 +216,7 @@ def eager():
     return compiler.set_stance("force_eager")
 
 
-def _random_states():
+def random_states():
     found = [(torch.set_rng_state, torch.get_rng_state()), (random.setstate, random.getstate())]
     if "numpy" in sys.modules:
         numpy = sys.modules["numpy"].random

@@ -4,37 +4,36 @@ import contextlib
 
 import torch
 
+from ..ranks.places import place
 from .variables import local_of
 
 
 class Arrivals:
     """Inside it, adds up what backward brings to these parameters on this rank: before hooks that
-    reduce, and without what p.grad held. Of parameters that FSDP gathers it sees nothing."""
+    reduce, and without what p.grad held. Of parameters that FSDP gathers it sees nothing.
+    begin() is to be called before each backward."""
 
-    def __init__(self, parameters):
-        self._parameters = parameters
+    def __init__(self, parameters, most_bytes=0):
+        """most_bytes: of what is kept of each pass by itself."""
+        self._parameters, self._left = parameters, most_bytes
         self.sums = {}  # {name: tensor}, of those that something arrived at
         self.last = {}  # likewise, of the last backward alone
+        self.by_pass = {}  # {name: [tensor or None]}, of those that there is room for
         self.passes = 0
         self._handles = []
         self._pass = {}
 
+    def begin(self):
+        self.passes += 1
+
     def __enter__(self):
         for name, p in self._parameters.items():
             self._handles.append(p.register_hook(self._hook(name)))
-        self._backward = torch.autograd.backward
-        torch.autograd.backward = self._counted
         return self
 
     def __exit__(self, *_):
-        torch.autograd.backward = self._backward
         for handle in self._handles:
             handle.remove()
-
-    def _counted(self, *args, **kwargs):
-        if torch._C._current_graph_task_id() == -1:
-            self.passes += 1
-        return self._backward(*args, **kwargs)
 
     def _hook(self, name):
         def arrived(gradient):
@@ -49,8 +48,19 @@ class Arrivals:
                 self.last[name] = (self.last[name] + value if before == self.passes
                                    else value.clone())
                 self._pass[name] = self.passes
+                self._keep(name, value)
 
         return arrived
+
+
+    def _keep(self, name, value):
+        self._left -= value.numel() * value.element_size()
+        if self._left < 0:
+            self.by_pass.pop(name, None)
+            return
+        passes = self.by_pass.setdefault(name, [])
+        passes += [None] * (self.passes - len(passes))
+        passes[-1] = value.clone() if passes[-1] is None else passes[-1] + value
 
 
 _CLIPS = ("_clip_grads_with_norm_", "clip_grads_with_norm_", "_get_total_norm", "get_total_norm")
@@ -60,7 +70,7 @@ class Clipping:
     """Inside it, notes what torch's clip_grad_norm_ does to these parameters."""
 
     def __init__(self, parameters):
-        # Of each call (norm that was seen, most that it was to be, which norm, names)
+        # Of each call (norm that was seen, most that it was to be, line, which norm, names)
         self.calls = []
         self._names = {id(p): name for name, p in parameters.items()}
         self._kind = 2.0  # of norm
@@ -70,9 +80,9 @@ class Clipping:
     def __enter__(self):
         inside = torch.nn.utils.clip_grad
         self._original, self._norm_of = inside._clip_grads_with_norm_, inside._get_total_norm
-        self._before = [(place, name, getattr(place, name))
-                        for place in (inside, torch.nn.utils) for name in _CLIPS
-                        if hasattr(place, name)]
+        self._before = [(home, name, getattr(home, name))
+                        for home in (inside, torch.nn.utils) for name in _CLIPS
+                        if hasattr(home, name)]
 
         def measured(tensors, norm_type=2.0, *args, **kwargs):
             self._kind = float(norm_type)
@@ -82,7 +92,7 @@ class Clipping:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
             names = [self._names[id(p)] for p in parameters if id(p) in self._names]
-            self.calls.append((float(norm), float(max_norm), self._kind, names))
+            self.calls.append((float(norm), float(max_norm), place(), self._kind, names))
             factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
             done = self._original(parameters, max_norm, total_norm, *args, **kwargs)
             for p in parameters:
@@ -90,13 +100,13 @@ class Clipping:
                 self._after[id(p)] = _norm(p)
             return done
 
-        for place, name, _ in self._before:
-            setattr(place, name, noted if "clip" in name else measured)
+        for home, name, _ in self._before:
+            setattr(home, name, noted if "clip" in name else measured)
         return self
 
     def __exit__(self, *_):
-        for place, name, before in self._before:
-            setattr(place, name, before)
+        for home, name, before in self._before:
+            setattr(home, name, before)
 
     def factor(self, p):
         """What the gradient was multiplied by, where nothing was done with it afterwards."""

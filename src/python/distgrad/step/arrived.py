@@ -1,0 +1,219 @@
+"""What becomes of what backward brought: the gradient that a step returns, and the right one, as
+sums of what each backward pass brought on each rank.
+"""
+
+import torch
+
+from ..words import ranks_text, some
+from .forward import slack_of
+
+_MOST_ELEMENTS = 4096  # of a parameter, evenly spaced
+_LEAST_APART = 1e-3  # of the columns' singular values: below, several sums are the same
+_SAME = 2e-3  # relative: of weights
+
+
+def told(wrong, right, arrived, returned, truth, rows=None):
+    """(sentences on the parameters `wrong`, those of them that they explain, whether all that is
+    wrong comes after backward: what it brought is to be added up as that to the parameters
+    `right`). arrived: by rank
+    {name: [tensor or None of each pass]}; returned: by rank {name: tensor}; truth: {name: tensor}.
+    Of parameters that a rank has a piece of, and where the sums could be several, nothing is said.
+    rows: (output's name, by rank how many of its rows have a gradient)."""
+    groups = {}
+    for name in wrong:
+        if _is_rounding(name, truth):
+            continue
+        if (found := _sums(name, arrived, returned, truth)) is not None:
+            groups.setdefault(next((other for other in groups if _are_alike(found, other)), found),
+                              []).append(name)
+    lines, explained = [], {name for names in groups.values() for name in names}
+    for (columns, weights, seen), names in groups.items():
+        text = (f"{some(names, 4)}: the single run's gradient is {_text(columns, weights)}; p.grad"
+                f" is {_seen_text(columns, seen)}.")
+        alike = " and of ".join(ranks_text(ranks) for ranks, i in columns
+                                if len(ranks) > 1 and i == columns[0][1])
+        lines.append(text + (f" What it brought is the same on each of {alike}." if alike else "")
+                     + _proportion(columns, weights, rows))
+    usual = [found for name in right
+             if (found := _sums(name, arrived, returned, truth, True)) is not None]
+    is_after = all(any(_are_alike(found[:2], other[:2]) for other in usual) for found in groups)
+    left = [name for name in wrong if name not in explained and not _is_rounding(name, truth)]
+    return lines, explained, not left and (not right or is_after)
+
+
+def _is_rounding(name, truth):
+    """Whether it is 0 on paper: of attention's keys, the bias."""
+    largest = max((float(x.abs().max()) for x in truth.values() if x.numel()), default=0.0)
+    return name in truth and float(truth[name].abs().max()) <= 1e-2 * slack_of(
+        truth[name]) * largest
+
+
+def _are_alike(a, b):
+    """Of what _sums() gave: the same columns, and weights but for rounding."""
+    if a[0] != b[0] or not _alike(a[1], b[1]):
+        return False
+    return len(a) < 3 or all((x is None) == (y is None) and (x is None or _alike(x, y))
+                             for x, y in zip(a[2], b[2]))
+
+
+def told_of_losses(wrong, terms, returned, truth):
+    """Sentences on how much each loss counts. terms: {name: {a loss of the single run's: its
+    gradient}}; returned, truth: as above."""
+    groups = {}
+    for name in wrong:
+        rows = [row.get(name) for row in returned]
+        if name not in terms or any(x is None or x.shape != truth[name].shape or
+                                    not torch.equal(x, rows[0]) for x in rows):
+            continue
+        labels = tuple(label for label, x in terms[name].items() if bool(x.any()))
+        if not labels or 2 * len(labels) > truth[name].numel():
+            continue
+        matrix = torch.stack([_flat(terms[name][label]) for label in labels], 1)
+        slack = max(10 * slack_of(truth[name]), 1e-6)
+        right, seen = (_weights(matrix, _flat(x), slack) for x in (truth[name], rows[0]))
+        if right and seen and all(right) and not _alike(right, seen):
+            counts = tuple(float(f"{s / r:.3g}") for s, r in zip(seen, right))
+            groups.setdefault((labels, counts), []).append(name)
+    return [f"{some(names, 4)}: beside what it counts in the single run's gradient, "
+            + ", ".join(f"{some(chosen, 6)} {'counts' if len(chosen) == 1 else 'count'} {n:.4g}"
+                        " times" for n, chosen in _by_count(labels, counts).items()) + "."
+            for (labels, counts), names in groups.items()
+            if len(_by_count(labels, counts)) > 1]
+
+
+def _by_count(labels, counts):
+    found = {}
+    for label, n in zip(labels, counts):
+        found.setdefault(next((m for m in found if _alike((m,), (n,))), n), []).append(label)
+    return found
+
+
+def _sums(name, arrived, returned, truth, is_right=False):
+    """(columns, weights of the truth, by rank weights of what was returned, None where that is no
+    sum); None where the truth is none, or not of one kind. columns: (ranks where it is the same,
+    pass), passes from 1."""
+    whole = truth.get(name)
+    parts = {(rank, i + 1): x for rank, row in enumerate(arrived)
+             for i, x in enumerate(row.get(name) or ())
+             if x is not None and x.shape == getattr(whole, "shape", None) and bool(x.any())}
+    if not parts or any(getattr(row.get(name), "shape", None) != whole.shape for row in returned):
+        return None
+    slack = max(10 * slack_of(whole), 1e-6)
+    columns, vectors = _apart({column: _flat(x) for column, x in parts.items()})
+    if 2 * len(columns) > len(vectors[0]):
+        return None
+    matrix = torch.stack(vectors, 1)
+    right = _weights(matrix, _flat(whole), slack)
+    seen = tuple(_weights(matrix, _flat(row[name]), slack) for row in returned)
+    if right is None or not is_right and all(w is not None and _alike(right, w) for w in seen):
+        return None
+    return columns, right, seen
+
+
+def _apart(vectors):
+    """Those of one pass that are the same on several ranks once."""
+    columns, found = [], []
+    for (rank, i), x in vectors.items():
+        same = next((n for n, (ranks, other) in enumerate(columns)
+                     if other == i and float((found[n] - x).norm()) <= 1e-6 * float(x.norm())),
+                    None)
+        if same is None:
+            columns.append(((rank,), i))
+            found.append(x)
+        else:
+            columns[same] = (*columns[same][0], rank), i
+    return tuple(columns), found
+
+
+def _flat(x):
+    x = (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).double().flatten()
+    return x[::max(1, len(x) // _MOST_ELEMENTS)]
+
+
+def _weights(matrix, target, slack):
+    """What the target is of the columns, in four digits; None where it is no sum of them, or of
+    more than one kind, or where short dtypes leave that open."""
+    sizes = matrix.norm(dim=0)
+    u, s, v = torch.linalg.svd(matrix / sizes, full_matrices=False)
+    if float(s[-1]) < _LEAST_APART * float(s[0]) or slack > _SAME:
+        return None
+    found = (v.T @ ((u.T @ target) / s)) / sizes
+    if float((matrix @ found - target).norm()) > slack * max(float(target.norm()), 1e-300):
+        return None
+    largest = float(found.abs().max())
+    return tuple(0.0 if abs(w) < _SAME * largest else float(f"{w:.4g}") for w in found.tolist())
+
+
+def _alike(a, b):
+    return all(abs(x - y) <= _SAME * max(abs(x), abs(y)) for x, y in zip(a, b))
+
+
+def _seen_text(columns, seen):
+    if all(w is None for w in seen):
+        return "no sum of that"
+    if None not in seen:
+        if all(_alike(w, seen[0]) for w in seen):
+            return _text(columns, seen[0])
+        if all((w == 1) == (rank in ranks) and w in (0, 1) for rank, weights in enumerate(seen)
+               for w, (ranks, _) in zip(weights, columns)):
+            return "what it brought on each rank alone"
+    texts = {}
+    for rank, weights in enumerate(seen):
+        text = "no sum of that" if weights is None else _text(columns, weights)
+        texts.setdefault(text, []).append(rank)
+    return ", ".join(f"on {ranks_text(ranks)} {text}" for text, ranks in texts.items())
+
+
+def _text(columns, weights):
+    """ "0.25 times what backward brought, added up over all ranks"; "0.5, 1 times what backward
+    brought on ranks 0, 1, added up"."""
+    groups = []  # [(weight, columns that have it)]
+    for column, weight in zip(columns, weights):
+        same = next((chosen for other, chosen in groups if _alike((other,), (weight,))), None)
+        if same is None:
+            groups.append((weight, [column]))
+        else:
+            same.append(column)
+    groups = [(weight, chosen) for weight, chosen in groups if weight]
+    if not groups:
+        return "0"
+    if len(groups) > 1 and columns[-1][1] == columns[0][1]:
+        listed = ", ".join(f"{w:.4g}" for w in weights)
+        return (f"{listed} times what backward brought on"
+                f" {ranks_text([ranks[0] for ranks, _ in columns])}, added up")
+    return " plus ".join(f"{'' if weight == 1 else f'{weight:.4g} times '}what backward brought"
+                         f"{_of(chosen, columns)}" for weight, chosen in groups)
+
+
+def _of(chosen, columns):
+    first = list(dict.fromkeys(ranks[0] for ranks, _ in chosen))
+    if len(chosen) == len(columns) and len(first) == 1:
+        return ""
+    is_every = all(len(ranks) == 1 for ranks, _ in columns)
+    numbers = list(dict.fromkeys(i for _, i in chosen))
+    passes = max(i for _, i in columns)
+    where = (f" on rank {first[0]}" if len(first) == 1 else ", added up over all ranks"
+             if is_every and len(first) == len({ranks[0] for ranks, _ in columns})
+             else f", added up over {ranks_text(first)}")
+    if len(chosen) != len(first) * len(numbers):
+        return ", added up over " + ", ".join(f"rank {ranks[0]}'s backward pass {i}"
+                                              for ranks, i in chosen)
+    if len(numbers) == passes:
+        return where
+    which = "backward pass " if len(numbers) == 1 else "backward passes "
+    return f" in {which}{', '.join(map(str, numbers))} of {passes} alone{where}"
+
+
+def _proportion(columns, right, rows):
+    """Where the right weights are as many as the rows that count."""
+    if not rows or len(columns) < 2 or any(len(ranks) > 1 for ranks, _ in columns):
+        return ""
+    name, counts = rows
+    counts = [counts[ranks[0]] for ranks, _ in columns]
+    if len(set(counts)) == 1 or not all(counts) or not all(right):
+        return ""
+    ratios = [w / n for w, n in zip(right, counts)]
+    if max(ratios) - min(ratios) > _SAME * max(ratios):
+        return ""
+    return (" That is in proportion to how many rows of the output of"
+            f" {name or 'the model'} have a gradient: {', '.join(map(str, counts))}.")

@@ -1,0 +1,190 @@
+"""Whether what modules give on the ranks is what they give in a single process, as far as that can
+be known: the same tensor on every rank, its pieces along a dimension, a sum over the ranks, or rows
+of it. Outputs are matched by their modules' names; what fits none of these is not judged.
+"""
+
+import dataclasses
+
+import torch
+
+from ..words import count, ranks_text, some
+
+# Relative, of the norm: by how much forward may be off in these dtypes
+_SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+_MOST_PRODUCTS = 1 << 26  # numbers that are looked at to find rows among others
+
+
+@dataclasses.dataclass
+class Match:
+    """state: "same", "departs" or "unknown"; ranks: on which it departs; missing: the rows of the
+    single run's that no rank has."""
+
+    state: str
+    ranks: tuple = ()
+    missing: tuple = ()
+    rows: int = 0
+
+
+def compare(single, ranks):
+    """{name: Match} of one output of each module, in the single run's order. single: {(name, call,
+    index): tensor}; ranks: likewise by rank."""
+    found = {}
+    for name, index in dict.fromkeys((name, index) for name, _, index in single):
+        whole = _calls(single, name, index)
+        theirs = {rank: calls for rank, row in enumerate(ranks)
+                  if (calls := _calls(row, name, index))}
+        found[name, index] = _match(whole, theirs)
+    return found
+
+
+def _calls(outputs, name, index):
+    return [x for (other, _, i), x in outputs.items() if other == name and i == index]
+
+
+def _match(whole, theirs):
+    if not theirs:
+        return Match("unknown")
+    if all(len(calls) == len(whole) for calls in theirs.values()):
+        found = [_match_one(x, {rank: calls[i] for rank, calls in theirs.items()})
+                 for i, x in enumerate(whole)]
+        worst = next((m for state in ("departs", "unknown") for m in found if m.state == state),
+                     None)
+        return worst or max(found, key=lambda m: len(m.missing))
+    if len(whole) == 1 and whole[0].dim():  # micro-batches
+        shapes = {x.shape[1:] for calls in theirs.values() for x in calls}
+        if len(shapes) == 1:
+            return _match_one(whole[0], {rank: torch.cat(calls) for rank, calls in theirs.items()})
+    return Match("unknown")
+
+
+def _match_one(x, theirs):
+    """x: the single run's; theirs: {rank: tensor}."""
+    slack = max(map(slack_of, [x, *theirs.values()]))
+    whole, parts = x.double(), {rank: y.double() for rank, y in theirs.items()}
+    if not bool(torch.isfinite(whole).all()):
+        return Match("unknown")
+    if all(y.shape == whole.shape for y in parts.values()):
+        off = tuple(rank for rank, y in parts.items() if not _close(y, whole, slack))
+        if not off or _close(sum(parts.values()), whole, slack):
+            return Match("same")
+        first = parts[off[0]]
+        if whole.dim() > 1 and (found := _rows(whole, parts, 0, slack)):
+            return found
+        if len(off) < len(parts) or all(_close(y, first, slack) for y in parts.values()):
+            return Match("departs", off)
+    for dim in range(whole.dim()):
+        if found := _pieces(whole, parts, dim, slack):
+            return found
+    for dim in range(min(whole.dim(), 2)):
+        if found := _rows(whole, parts, dim, slack):
+            return found
+    return Match("unknown")
+
+
+def _pieces(whole, parts, dim, slack):
+    """Of pieces along a dimension, one behind the other, copies left out; None where they do not
+    make up the whole's shape, or no piece is right."""
+    apart = []  # [(ranks, piece)]
+    for rank, y in parts.items():
+        if y.dim() != whole.dim():
+            return None
+        same = next((ranks for ranks, other in apart
+                     if other.shape == y.shape and _close(y, other, slack)), None)
+        if same is None:
+            apart.append(([rank], y))
+        else:
+            same.append(rank)
+    sizes = [y.shape[dim] for _, y in apart]
+    if sum(sizes) != whole.shape[dim] or any(
+            _without(y.shape, dim) != _without(whole.shape, dim) for _, y in apart):
+        return None
+    off = [rank for (ranks, y), piece in zip(apart, whole.split(sizes, dim))
+           if not _close(y, piece, slack) for rank in ranks]
+    if not off:
+        return Match("same")
+    return Match("departs", tuple(off)) if len(off) < len(parts) else None
+
+
+def _rows(whole, parts, dim, slack):
+    """Of rows in any order; None where a rank has one that the whole has not, or there are fewer
+    of them, and none that is missing is unlike all others."""
+    rows = whole.movedim(dim, 0).flatten(1) if whole.dim() > 1 else whole[:, None]
+    covered, total = torch.zeros(len(rows), dtype=torch.bool), 0
+    for y in parts.values():
+        if y.dim() != whole.dim() or _without(y.shape, dim) != _without(whole.shape, dim):
+            return None
+        mine = y.movedim(dim, 0).flatten(1) if y.dim() > 1 else y[:, None]
+        if len(mine) * rows.numel() > _MOST_PRODUCTS:
+            return None
+        near = _near(mine, rows, slack)
+        if not bool(near.any(1).all()):
+            return None
+        covered |= near.any(0)
+        total += len(mine)
+    missing = tuple((~covered).nonzero().flatten().tolist())
+    return Match("same", (), missing, len(rows)) if missing or total >= len(rows) else None
+
+
+def _near(a, b, slack):
+    """[i, j]: whether row i of a is row j of b."""
+    size = b.norm(dim=1).clamp_min(1e-300)
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") <= slack * size
+
+
+def _close(a, b, slack):
+    return a.shape == b.shape and float((a - b).norm()) <= slack * float(b.norm())
+
+
+def _without(shape, dim):
+    return [*shape[:dim], *shape[dim + 1:]]
+
+
+def slack_of(x):
+    return _SLACK.get(x.dtype, 1e-9)
+
+
+def told(matches):
+    """(sentences, the module at which forward departs or None): what compare() found, of runs whose
+    losses differ."""
+    states = list(matches.items())
+    last = max((i for i, (_, m) in enumerate(states) if m.state == "same"), default=-1)
+    lines = _missing(states)
+    departs = next(((name, m) for (name, _), m in states[last + 1:] if m.state == "departs"), None)
+    if departs:
+        name, match = departs
+        before = (f"is right up to the output of {_named(states[last][0][0])}, and departs in that"
+                  f" of {_named(name)}" if last >= 0
+                  else f"departs at once, in the output of {_named(name)}")
+        return [*lines, f"Forward {before}, on {ranks_text(match.ranks)}."], name
+    same = [_named(name) for (name, _), m in states if m.state == "same"]
+    if same and not lines:
+        others = len(states) - len(same)
+        every = f"all {len(same)} modules" if len(same) > 1 else "the one module"
+        lines.append(f"The outputs of {some(same, 4)} are the single run's;"
+                     f" {count(others, 'other')} could not be compared." if others else
+                     f"Forward is right in {every}: the ranks make another loss of it.")
+    return lines, None
+
+
+def _named(name):
+    return name or "the model"
+
+
+def _missing(states):
+    for (name, _), match in states:
+        if match.missing:
+            rows = _spans(match.missing)
+            return [f"Data: rows {rows} of {match.rows} of the output of {_named(name)} are"
+                    " computed by no rank."]
+    return []
+
+
+def _spans(numbers):
+    """"4-6, 9" """
+    spans = []
+    for n in numbers:
+        if spans and n == spans[-1][1] + 1:
+            spans[-1][1] = n
+        else:
+            spans.append([n, n])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in spans)

@@ -1,0 +1,83 @@
+"""Names of the modules that a step of its own making calls."""
+
+import gc
+
+import torch
+
+from .variables import plain
+
+
+def names_of(modules, wanted):
+    """{key: name} of called modules {key: module}, as named_modules() of the model has them,
+    without those of wrappers; no two alike. wanted: names of parameters: one run's model may stand
+    in another module (a loss that holds it, a trainer), the other's by itself, and both are to go
+    by these."""
+    own = _own_names(modules)
+    parameters = [plain(f"{own[key]}.{name}".removeprefix("."))
+                  for key, module in modules.items() for name, _ in module.named_parameters()]
+    rename = _Renaming(parameters, wanted)
+    found, taken = {}, set()
+    for key, module in modules.items():
+        name = rename(own[key])
+        if name in taken:  # as of a wrapper
+            name = f"{name} ({type(module).__name__})".strip()
+        while name in taken:
+            name += "'"
+        taken.add(name)
+        found[key] = name
+    return found
+
+
+def _own_names(modules):
+    """Of a root "", or where there are several ones that others hold too, "(its class)"."""
+    alive = [m for m in gc.get_objects() if _is_module(m)]
+    children = {id(child) for m in alive for child in m._modules.values() if child is not None}
+    order = {id(m): i for i, m in enumerate(modules.values())}
+    roots = [m for m in alive if id(m) not in children]
+    roots.sort(key=lambda root: min((order[id(m)] for m in root.modules() if id(m) in order),
+                                    default=len(order)))
+    found = {}
+    for root in roots:
+        for name, module in root.named_modules():
+            found.setdefault(id(module), plain(name))
+    return {key: found.get(id(m), f"({type(m).__name__})") for key, m in modules.items()}
+
+
+def _is_module(x):
+    try:  # by type: objects that pretend to be others warn, or do more, where they are asked
+        return issubclass(type(x), torch.nn.Module) and "_modules" in x.__dict__
+    except Exception:
+        return False
+
+
+class _Renaming:
+    """`strip` or `add`: what is at the beginning of the recorded names, or is missing there."""
+
+    def __init__(self, recorded, wanted):
+        counts, self.strip, self.add = {}, "", ""
+        recorded, wanted = set(recorded), set(wanted)
+        if recorded & wanted:
+            return
+        for name in recorded:
+            for prefix, rest in _splits(name):
+                if rest in wanted:
+                    counts[prefix, ""] = counts.get((prefix, ""), 0) + 1
+        for name in wanted:
+            for prefix, rest in _splits(name):
+                if rest in recorded:
+                    counts["", prefix] = counts.get(("", prefix), 0) + 1
+        best = max(counts, key=counts.get, default=None)
+        if best and 2 * counts[best] >= len(wanted):
+            self.strip, self.add = best
+
+    def __call__(self, name):
+        if self.strip and (name + ".").startswith(self.strip):
+            return name[len(self.strip):]
+        return (self.add + name).rstrip(".") if not name.startswith("(") else name
+
+
+def _splits(name):
+    """(its first parts, the rest), nothing first."""
+    parts = name.split(".")
+    return [("".join(part + "." for part in parts[:i]), ".".join(parts[i:]))
+            for i in range(len(parts))]

@@ -1,0 +1,78 @@
+"""The scalars that backward begins at: the losses of a step of which nothing else is known."""
+
+import functools
+
+import torch
+
+from .outputs import is_in_backward
+
+
+class Begun(BaseException):
+    """Raised in place of a backward where only the loss is wanted: no step catches it."""
+
+
+class Roots:
+    """Inside it, `total` is the sum of the scalars that backward begins at, each times its
+    cotangent; None where there is none; `count` is how many there are. before(): called before
+    each backward; retains: each leaves its graph; ends: the first raises Begun."""
+
+    def __init__(self, before=lambda: None, retains=False, ends=False):
+        self.total, self.count, self._before = None, 0, before
+        self._retains, self._ends = retains, ends
+        self.root = None  # the last
+
+    def __enter__(self):
+        self._backward, self._grad = torch.autograd.backward, torch.autograd.grad
+
+        @functools.wraps(self._backward)
+        def backward(tensors, grad_tensors=None, retain_graph=None, *args, **kwargs):
+            if not is_in_backward():  # else a checkpoint's
+                self._before()
+                self._add(tensors, grad_tensors)
+            return self._backward(tensors, grad_tensors, retain_graph or self._retains or None,
+                                  *args, **kwargs)
+
+        @functools.wraps(self._grad)
+        def grad(outputs, inputs, grad_outputs=None, *args, **kwargs):
+            if not kwargs.get("create_graph") and any(
+                    isinstance(x, torch.nn.Parameter) for x in _listed(inputs)):
+                self._add(outputs, grad_outputs)
+            return self._grad(outputs, inputs, grad_outputs, *args, **kwargs)
+
+        torch.autograd.backward, torch.autograd.grad = backward, grad
+        return self
+
+    def __exit__(self, *_):
+        torch.autograd.backward, torch.autograd.grad = self._backward, self._grad
+
+    def _add(self, tensors, cotangents):
+        roots = _listed(tensors)
+        cotangents = [None] * len(roots) if cotangents is None else _listed(cotangents)
+        for root, cotangent in zip(roots, cotangents):
+            if isinstance(root, torch.Tensor) and root.numel() == 1 and not root.is_complex():
+                value = _number(root) * (1.0 if cotangent is None else _number(cotangent))
+                self.total, self.count = value + (self.total or 0.0), self.count + 1
+                self.root = root
+                if self._ends:
+                    raise Begun
+
+
+def can_end(modules):
+    """Whether forward can be run again without its backward: FSDP would keep the parameters that it
+    gathered, and DDP wait for reductions that it has begun."""
+    for module in modules:
+        names = {kind.__name__ for kind in type(module).__mro__}
+        if names & {"FSDPModule", "FullyShardedDataParallel"} or (
+                "DistributedDataParallel" in names
+                and (module.static_graph or module.find_unused_parameters)):
+            return False
+    return True
+
+
+def _listed(x):
+    return list(x) if isinstance(x, (tuple, list)) else [x]
+
+
+def _number(x):
+    x = x.detach()
+    return float(x.full_tensor() if hasattr(x, "full_tensor") else x)

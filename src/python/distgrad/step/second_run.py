@@ -1,0 +1,153 @@
+"""check_step's second run, after a mismatch: the single run's losses and outputs are kept, and the
+ranks then run their step again and again with outputs of modules moved. Rank 0 writes what that
+says: `where`, in JSON."""
+
+import contextlib
+import json
+import os
+import resource
+
+import torch
+import torch.distributed as dist
+
+from .errors import StepError
+from .recording import Recording, whole
+from .roots import Begun, Roots, can_end
+from .running import Repeated, random_states
+from .variables import plain
+from .where import Where, declared
+
+_MOST_LOSSES = 64  # that the single run returned, of which it is looked at what they count
+
+
+class WatchedSingle:
+    def __init__(self, path, request):
+        self._path = path
+        self._wrong = [plain(name) for name in request["wrong"]]
+        self._recording = Recording([*self._wrong, *request["right"]], retains=True)
+
+    def start(self):
+        self._recording.start()
+
+    def ready(self):
+        pass
+
+    def finish(self, _call, found, losses):
+        self._recording.stop()
+        terms = self._terms(losses) if losses is not None else {}
+        gradients = {plain(name): whole(g) for name, g in found.items() if g is not None}
+        torch.save({**self._recording.trace(), "gradients": gradients, "terms": terms},
+                   self._path + "~")
+        os.rename(self._path + "~", self._path)
+
+    def _terms(self, losses):
+        """{wrong parameter: {"loss 3" or "the term size": the gradient of it}}"""
+        named = ({f"the term {name}": x for name, x in losses.items()} if isinstance(losses, dict)
+                 else {f"loss {list(i) if len(i) > 1 else i[0]}": losses[tuple(i)]
+                       for i in torch.ones(losses.shape).nonzero().tolist()[:_MOST_LOSSES]})
+        parameters = {n: p for n, p in self._recording.parameters.items() if n in self._wrong}
+        found = {name: {} for name in parameters}
+        for label, loss in named.items():
+            gradients = torch.autograd.grad(loss.sum(), list(parameters.values()),
+                                            allow_unused=True, retain_graph=True)
+            for name, g in zip(parameters, gradients):
+                found[name][label] = torch.zeros(()) if g is None else whole(g)
+        return found
+
+
+class WatchedRank:
+    def __init__(self, rank, folder, request):
+        self._rank, self._folder, self._request = rank, folder, request
+        self._recording = Recording([*request["wrong"], *request["right"]])
+
+    def start(self):
+        self._recording.start()
+
+    def ready(self):
+        """Right before the step."""
+        self._random = random_states()
+
+    def finish(self, call, found, _losses):
+        """call(): the step, once more."""
+        self._recording.stop()
+        text = os.path.join(self._folder, "where")
+        if not dist.is_initialized():
+            if self._rank == 0:
+                _write(text, {"text": ["Where it begins was not measured, as the step ends its"
+                                       " process group."]})
+            return
+        from ..gradient_check.team import Lost, Team
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # for the groups of many runs
+        returned = {plain(name): whole(g) for name, g in found.items() if g is not None}
+        trace = self._recording.trace()
+        try:
+            with Team(None, self._request["timeout_s"]) as team:
+                runs = Again(call, team, self._random, can_end(self._recording.modules()))
+                said = Where(runs, trace, self._recording.names, returned, self._folder,
+                              self._request).said()
+        except (StepError, Lost) as error:
+            said = {"text": ["Where it begins was not measured, as the step failed when it was run"
+                             f" again: {str(error).rstrip().splitlines()[-1]}"]}
+        if self._rank == 0:
+            _write(text, said)
+
+
+def _write(path, where):
+    with open(path + "~", "w") as file:
+        json.dump(where, file)
+    os.rename(path + "~", path)
+
+
+class Again(Repeated):
+    """The whole step, from the same state each time; its loss is what its backward begins at."""
+
+    model = None
+
+    def __init__(self, call, team, random, can_end):
+        """can_end: whether forward can be run without its backward."""
+        super().__init__(team)
+        self.objective = "mean"
+        self._call, self._random = call, random
+        self._can_end, self._ends = can_end, False
+        self._groups = set(dist.distributed_c10d._world.pg_map)
+
+    def run(self):
+        """The declared loss; None where no rank has one."""
+        for put, state in self._random:
+            put(state)
+        every = self.once(lambda: self._loss_of_a_run(ends=False))
+        self._ends = all(can_end and n == 1 for _, n, can_end in every)
+        return self._declared(every)
+
+    def loss(self):
+        """As run(), without backward where that begins once on every rank."""
+        if not self._ends:
+            return self.run()
+        for put, state in self._random:
+            put(state)
+        return self._declared(self.once(lambda: self._loss_of_a_run(ends=True)))
+
+    def _declared(self, every):
+        self._end_groups()
+        self.losses = [loss for loss, *_ in every]
+        return declared(self.losses, self.objective)
+
+    def _loss_of_a_run(self, ends):
+        with contextlib.suppress(Begun), Roots(ends=ends) as roots:
+            self._call()
+        return roots.total, roots.count, self._can_end
+
+    def _end_groups(self):
+        """Those that this run made, but for a DeviceMesh's, which cannot be ended."""
+        for group in set(dist.distributed_c10d._world.pg_map) - self._groups:
+            if group.group_desc == "undefined":
+                dist.destroy_process_group(group)
+
+
+def watched(name, folder, request, single):
+    """What watches the process `name`; `single` is the single run's."""
+    if name == single:
+        return WatchedSingle(os.path.join(folder, f"{single}.trace"), request)
+    return WatchedRank(int(name.rpartition("-")[2]), folder, request)

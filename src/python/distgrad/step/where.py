@@ -1,0 +1,228 @@
+"""Where a step that gives wrong gradients leaves the single run: what was measured of it."""
+
+import collections
+import math
+import os
+import time
+
+import torch
+
+from ..words import count, some
+from . import arrived, forward
+from .outputs import Outputs, Precision, departure
+from .seen import computed_in
+from .variables import plain
+
+_FEW = 8  # right parameters, of which it is looked at what they are made of
+_POLL_S = 0.01
+_SEARCH_S = 60.0
+_LOSS_SLACK = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2, "bfloat16": 2e-2}
+# By the coarsest dtype: the size of a move, the loss's rounding, how far a factor may be off
+_PRECISIONS = {"float64": (1e-5, 2.0**-46, 1e-2), "float32": (4e-3, 2.0**-22, 3e-2)}
+
+
+class Where:
+    """What the runs say, on all ranks alike; what needs the single run's tensors, on rank 0."""
+
+    def __init__(self, runs, trace, names, returned, folder, request):
+        self._runs, self._trace, self._names, self._returned = runs, trace, names, returned
+        self._wrong = [plain(name) for name in request["wrong"]]
+        self._right = [plain(name) for name in request["right"]]
+        self._single = self._when_it_is_there(os.path.join(folder, "single.trace"),
+                                              request["timeout_s"])
+        self._lines, self._stage, self._places = [], "unknown", []
+
+    def _when_it_is_there(self, path, seconds):
+        if self._runs.rank:
+            return None
+        end = time.monotonic() + seconds
+        while not os.path.exists(path) and time.monotonic() < end:
+            time.sleep(_POLL_S)
+        return torch.load(path, weights_only=False)
+
+    def said(self):
+        every = self._runs.gather({key: self._trace[key] for key in ("seen", "loss", "passes",
+                                                                    "clips")})
+        mine = self._single and {key: self._single[key] for key in ("seen", "loss", "passes",
+                                                                  "needs")}
+        single = self._runs.gather(mine)[0]
+        computed = computed_in(single["seen"], [row["seen"] for row in every])
+        dtype = _coarsest([single["seen"], *(row["seen"] for row in every)])
+        losses = [row["loss"] for row in every]
+        agrees = self._judge_loss(single, every, _LOSS_SLACK.get(dtype, 1e-9))
+        if not agrees:
+            self._judge_forward()
+        is_after = self._judge_arrivals()
+        if agrees and not is_after:
+            self._judge_backward(dtype, single["needs"], losses)
+        if self._stage == "after":
+            self._list_calls()
+        self._judge_clipping([row["clips"] for row in every])
+        seen = {dtype: where for row in (single, *every) for dtype, where in
+                row["seen"]["dtypes"].items()}
+        return {"text": self._lines, "stage": self._stage,
+                "places": [p.to_dict() for p in self._places], "losses": losses,
+                "computed_in": computed, "dtypes": seen}
+
+    def _judge_loss(self, single, every, slack):
+        """Whether the ranks' losses are together the single run's, or a whole multiple of it. Finds
+        the objective."""
+        truth, losses = single["loss"], [row["loss"] for row in every]
+        known = [loss for loss in losses if loss is not None]
+        if truth is None or not known:
+            self._lines.append("No backward that begins at a loss was seen"
+                               + (" in the single run." if known else " on the ranks.")
+                               + " Without a loss nothing could be measured.")
+            return False
+
+        def near(a, b):
+            return abs(a - b) <= slack * abs(b)
+
+        mean = declared(losses, "mean")
+        if all(near(loss, truth) for loss in known):
+            self._runs.objective = "replicated"
+            return True
+        for objective in ("mean", "sum"):
+            if near(declared(losses, objective), truth):
+                self._runs.objective = objective
+                return True
+        self._stage = "loss"
+        shown = ", ".join(f"{loss:.6g}" for loss in known[:8])
+        passes = max(row["passes"] for row in every)
+        counts = ([f" ({count(single['passes'], 'backward')})", f" ({count(passes, 'backward')})"]
+                  if passes != single["passes"] else ["", ""])
+        text = (f"What backward begins at adds up to {truth:.6g} in the single run{counts[0]}, and"
+                f" to {shown} on the ranks{counts[1]}")
+        factor = mean / truth if truth else 0.0
+        whole = max(abs(factor), 1 / abs(factor)) if factor else 0.0
+        if 1.5 < whole < 4096 and near(whole, round(whole)):
+            self._lines.append(f"{text}: on average {factor:.4g} times as much.")
+            return True
+        self._lines.append(f"{text}, {mean:.6g} on average: the loss departs.")
+        return False
+
+    def _judge_forward(self):
+        every = self._runs.gather({key: x for key, x in self._trace["outputs"].items()
+                                   if x is not None})
+        module = None
+        if self._single:
+            outputs = {k: x for k, x in self._single["outputs"].items() if x is not None}
+            lines, module = forward.told(forward.compare(outputs, every))
+            self._lines += lines
+        if self._runs.gather(module)[0] is not None:
+            self._stage = "forward"
+
+    def _judge_arrivals(self):
+        """What the wrong parameters' gradients are made of, and what they are to be made of.
+        Whether all that is wrong comes after backward."""
+        names = [*self._wrong, *self._right[:_FEW]]
+        every = self._runs.gather(({name: self._trace["brought"].get(name) for name in names},
+                                   {name: self._returned.get(name) for name in names},
+                                   self._trace["rows"]))
+        lines, explained, is_after = [], set(), False
+        if self._single:
+            lines, explained, is_after = arrived.told(
+                self._wrong, self._right[:_FEW], [{n: x for n, x in row[0].items() if x}
+                                                  for row in every],
+                [{n: x for n, x in row[1].items() if x is not None} for row in every],
+                self._single["gradients"], _last_rows([row[2] for row in every]))
+            lines += arrived.told_of_losses(
+                self._wrong, self._single["terms"],
+                [{n: x for n, x in row[1].items() if x is not None} for row in every],
+                self._single["gradients"])
+        self._lines += lines
+        explained, is_after = self._runs.gather((explained, is_after))[0]
+        if explained and self._stage == "unknown":
+            self._stage = "after"
+        return is_after
+
+    def _judge_backward(self, dtype, needed, losses):
+        runs = self._runs
+        if dtype not in _PRECISIONS:
+            self._lines.append(f"Backward was not measured, as the step computes in {dtype}.")
+            return
+        again = runs.run()
+        first = declared(losses, runs.objective)
+        if again is None or abs(again - first) > _PRECISIONS[dtype][1] * 64 * abs(first):
+            self._lines.append("Backward was not measured: the step, run again in the same"
+                               f" processes, gave the loss {again:.9g} after {first:.9g}.")
+            return
+        step, rounding, slack = _PRECISIONS[dtype]
+        size = max(abs(loss) for loss in [first, *losses] if loss is not None)
+        outputs = Outputs(runs, Precision(step, rounding * size, slack, True), _SEARCH_S,
+                          self._names, needed)
+        self._places = outputs.places()
+        lines = outputs.told(self._places)
+        found = departure(self._places)
+        if found:
+            kind, place, before = found
+            self._stage = "backward" if before else "loss"
+            lines += self._between(place, before)
+        elif self._stage == "loss":  # a factor, which is none at an output
+            return
+        elif lines:
+            self._stage = "after"
+        self._lines += lines or ["No output of a module could be measured."]
+
+    def _between(self, place, before):
+        """The calls between both outputs, on the first rank that has both."""
+        calls, at = self._trace["calls"], self._trace["before"]
+        begin = at.get(place.key)
+        end = at.get(before.key) if before else len(calls)
+        mine = None
+        if begin is not None and end is not None and begin < end:
+            mine = [f"{name} in {where}" for name, where, is_backward in calls[begin:end]
+                    if not is_backward]
+        text = self._counted(mine)
+        return [f"{'Between both' if before else 'Behind it'} lies: {text}."] if text else []
+
+    def _list_calls(self):
+        calls = self._trace["calls"][self._trace["begun"]:]
+        if text := self._counted([f"{name} in {where}" for name, where, _ in calls]):
+            self._lines.append(f"What communicates from the last backward on: {text}.")
+
+    def _counted(self, calls):
+        """Of the first rank that has any: "allreduce in train.py:12, 3 times and 2 more"."""
+        texts = next((row for row in self._runs.gather(calls) if row), [])
+        return some([f"{text}, {n} times" if n > 1 else text
+                     for text, n in collections.Counter(texts).items()], 4)
+
+    def _judge_clipping(self, every):
+        """Says where clip_grad_norm_ saw another norm than in the single run, at its last call."""
+        single = self._runs.gather(self._single and self._single["clips"])[0]
+        if not single or not all(every):
+            return
+        truth = single[-1][0]
+        norms = [calls[-1][0] for calls in every]
+        if all(abs(norm - truth) <= 1e-3 * abs(truth) for norm in norms):
+            return
+        shown = ", ".join(f"{norm:.4g}" for norm in norms[:8])
+        together = math.sqrt(sum(norm * norm for norm in norms))
+        more = ("; their squares add up to the latter's" if len(norms) > 1
+                and abs(together - truth) <= 1e-3 * truth else "")
+        self._lines.append(f"clip_grad_norm_ in {every[0][-1][2]} saw the norms {shown} on the"
+                           f" ranks, {truth:.4g} in the single run{more}.")
+
+
+def _last_rows(every):
+    """(the last output that all ranks have, by rank how many of its rows have a gradient); None."""
+    names = [name for name in dict.fromkeys(name for name, _, _ in every[0])
+             if all(any(key[0] == name for key in row) for row in every)]
+    if not names:
+        return None
+    return names[-1], [sum(n for key, n in row.items() if key[0] == names[-1]) for row in every]
+
+
+def _coarsest(seen):
+    """The coarsest dtype that something computes in, of modules and of what is on the way."""
+    found = {dtype for row in seen for dtype in (*row["modules"], *row["casts"])}
+    if "complex64" in found:
+        return "float32"
+    return next((d for d in ("bfloat16", "float16", "float32") if d in found), "float64")
+
+
+def declared(losses, objective):
+    known = [loss for loss in losses if loss is not None]
+    if not known:
+        return None
+    return sum(known) if objective == "sum" else sum(known) / len(known)
