@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import pickle
 import shlex
 import sys
 import tempfile
@@ -18,6 +19,8 @@ from .step_host import Follower, Lead, StartError, run_here
 from .step_report import StepReport
 from .words import ranks_text
 
+# Without a single run: the time of so many steps, beside that for looking
+_STEPS, _SEARCH_S = 5, 60
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
 # By how much of their norm gradients may be off: four times what compare allows in the dtype
 _ROUNDS_BY = {"bfloat16": 0.125, "float16": 0.032, "float32": 2.5e-4}
@@ -36,9 +39,10 @@ class RankError(RuntimeError):
 
 def check_step(
     parallel: Callable,
-    single: "Callable | Mapping",
+    single: "Callable | Mapping | None" = None,
     world_size: Optional[int] = None,
     *,
+    objective: "str | Callable" = "mean",
     reduce: Optional[Mapping[str, str]] = None,
     partly_held: Iterable[str] = (),
     counts: Optional[Mapping[str, int]] = None,
@@ -52,7 +56,7 @@ def check_step(
     junit: Optional[str] = None,
     markdown: Optional[str] = None,
     sarif: Optional[str] = None,
-) -> StepReport:
+) -> "StepReport | GradientsReport":
     """Compares the gradients of a step on `world_size` ranks with those of the same step in one
     process.
 
@@ -91,6 +95,19 @@ def check_step(
     docs/compare.md. `strict` makes a match that shows nothing a failure: all gradients zero, the
     same data on every rank.
 
+    Without `single`, `parallel` returns (model, step), and the gradients that step() leaves are held
+    to the derivative of the loss, as check_gradients does it on running ranks (docs/step.md), for
+    that `objective`:
+
+        def parallel():
+            model = DistributedDataParallel(make_model())
+            return model, lambda: one_step(model, my_batch(dist.get_rank()))
+
+        def test_gradients():
+            distgrad.check_step(parallel, world_size=4)
+
+    The report is check_gradients' then, and what compares (`reduce`, `rtol`, ...) does not apply.
+
     `html`, `junit`, `markdown` and `sarif` are files for the comparison in these formats, a case a
     parameter (docs/reports.md).
 
@@ -99,9 +116,15 @@ def check_step(
     wrong with the arguments; RuntimeError where there is no `distgrad` executable."""
     __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
-    executable()
+    if single is not None:
+        executable()
     team = launched.team()
     world_size = launched.ranks_by_default() if world_size is None else world_size
+    files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
+    compares = {"reduce": reduce, "partly_held": partly_held, "counts": counts, "rtol": rtol,
+                "atol": atol, **files}
+    if single is None and (given := [name for name, value in compares.items() if value]):
+        raise ValueError(f"{', '.join(given)}: without `single` nothing is compared")
     _check_arguments(parallel, single, world_size, reduce, counts, timeout_s)
     if team and world_size > team.size:
         raise ValueError(
@@ -113,18 +136,37 @@ def check_step(
                    "timeout_s": float(timeout_s), "began": time.monotonic(),
                    "modules": sorted(name for name in sys.modules if name.startswith("torch.")
                                      and not name.startswith("torch._inductor"))}
-        files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
         patterns = [partly_held] if isinstance(partly_held, str) else list(partly_held)
         options = {"rtol": rtol, "atol": atol, "strict": strict, "partly_held": patterns,
                    "reduce": [f"{pattern}={op}" for pattern, op in (reduce or {}).items()],
                    "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
         files = {name: os.path.abspath(path) for name, path in files.items() if path}
+        if single is None:
+            request["measured"] = transport.dumps((objective, timeout_s))
+            request["timeout_s"] = _STEPS * timeout_s + _SEARCH_S
+
+            def lead():
+                return _measured(folder, request, strict)
+        else:
+            def lead():
+                return _compared(folder, request, single, options, files)
         if not team:
-            return _compared(folder, request, single, options, files)
+            return lead()
         call = ("check_step", getattr(parallel, "__qualname__", "a function"),
                 f"world_size={world_size}")
-        return team.agree(call, lambda: _compared(folder, request, single, options, files),
-                          Follower(team, folder, request))
+        return team.agree(call, lead, Follower(team, folder, request))
+
+
+def _measured(folder, request, strict):
+    __tracebackhide__ = True
+    _run_processes(folder, request)
+    with open(os.path.join(folder, "report"), "rb") as file:
+        report = pickle.load(file)
+    if report.verdict not in (("right",) if strict else ("right", "disputed")):
+        error = AssertionError(str(report).replace("check_gradients:", "check_step:", 1))
+        error.report = report
+        raise error
+    return report
 
 
 def _compared(folder, request, single, options, files):
@@ -238,11 +280,12 @@ def _saved(folder):
 
 def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     if not callable(parallel):
-        raise TypeError("parallel is to be a function that returns {parameter: gradient}")
+        raise TypeError("parallel is to be a function that returns {parameter: gradient}, or"
+                        " (model, step)")
     _check_parameters("parallel", parallel, ("rank", "world_size"))
     if callable(single):
         _check_parameters("single", single, ())
-    if not callable(single) and not isinstance(single, Mapping):
+    if single is not None and not callable(single) and not isinstance(single, Mapping):
         raise TypeError(
             "single is to be a function that returns {parameter: gradient}, or such a dict")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:

@@ -236,6 +236,18 @@ def row_3_left_out():
     return gradients(model)
 
 
+def model_and_step(times=1):
+    model = nn.parallel.DistributedDataParallel(make_model())
+
+    def step():
+        model.zero_grad()
+        loss = (model(my_batch()) ** 2).mean()
+        (times * loss).backward()
+        return loss
+
+    return model, step
+
+
 def averaged(model):
     for p in model.parameters():
         dist.all_reduce(p.grad)
@@ -251,6 +263,19 @@ class Steps(unittest.TestCase):
         self.assertTrue(any("loss 3 counts 0 times" in line for line in report.where["text"]),
                         report)
         distgrad.check_step(data_parallel, rows_of_the_whole, world_size=4)
+
+    def test_without_a_single_run_gradients_are_held_to_the_loss(self):
+        report = distgrad.check_step(model_and_step, world_size=3)
+        self.assertEqual((report.verdict, report.ranks), ("right", 3), str(report))
+        with self.assertRaises(AssertionError) as caught:
+            distgrad.check_step(lambda: model_and_step(times=2), world_size=3,
+                                objective=lambda losses: sum(losses) / len(losses))
+        self.assertIn("check_step: 6 of 6 gradients are wrong, on 3 ranks", str(caught.exception))
+        self.assertAlmostEqual(caught.exception.report.wrong[0].factor, 2, delta=1e-4)
+        with self.assertRaisesRegex(distgrad.RankError, "it is to return .model, step"):
+            distgrad.check_step(data_parallel, world_size=2)
+        with self.assertRaisesRegex(ValueError, "reduce, html: without `single` nothing is"):
+            distgrad.check_step(model_and_step, reduce={"a": "sum"}, html="step.html")
 
     def report_of(self, parallel, single):
         with self.assertRaises(AssertionError) as caught:
