@@ -95,9 +95,9 @@ def check_step(
     docs/compare.md. `strict` makes a match that shows nothing a failure: all gradients zero, the
     same data on every rank.
 
-    Without `single`, `parallel` returns (model, step), and the gradients that step() leaves are held
-    to the derivative of the loss, as check_gradients does it on running ranks (docs/step.md), for
-    that `objective`:
+    Without `single`, `parallel` returns (model, step), and the gradients that step() leaves are
+    held to the derivative of the loss, as check_gradients does it on running ranks (docs/step.md),
+    for that `objective`:
 
         def parallel():
             model = DistributedDataParallel(make_model())
