@@ -40,7 +40,8 @@ class Held(TorchDispatchMode):
 
     def __exit__(self, *raised):
         self._functions.__exit__(*raised)
-        self.is_lost = self.is_lost or (not self._is_first and self._next < len(self._values))
+        is_whole = not self._is_first and raised[0] is None
+        self.is_lost = self.is_lost or (is_whole and self._next < len(self._values))
         self._is_first = False
         return super().__exit__(*raised)
 

@@ -4,6 +4,7 @@ of it. Outputs are matched by their modules' names; what fits none of these is n
 """
 
 import dataclasses
+from typing import Optional
 
 import torch
 
@@ -17,23 +18,26 @@ _MOST_PRODUCTS = 1 << 26  # numbers that are looked at to find rows among others
 @dataclasses.dataclass
 class Match:
     """state: "same", "departs" or "unknown"; ranks: on which it departs; missing: the rows of the
-    single run's that no rank has."""
+    single run's that no rank has; dim: along which the ranks hold pieces."""
 
     state: str
     ranks: tuple = ()
     missing: tuple = ()
     rows: int = 0
+    dim: Optional[int] = None
 
 
 def compare(single, ranks):
     """{name: Match} of one output of each module, in the single run's order. single: {(name, call,
     index): tensor}; ranks: likewise by rank."""
-    found = {}
+    found, dims = {}, set()
     for name, index in dict.fromkeys((name, index) for name, _, index in single):
         whole = _calls(single, name, index)
         theirs = {rank: calls for rank, row in enumerate(ranks)
                   if (calls := _calls(row, name, index))}
-        found[name, index] = _match(whole, theirs)
+        found[name, index] = match = _match(whole, theirs, dims)
+        if match.state == "same" and match.dim is not None:
+            dims.add(match.dim)
     return found
 
 
@@ -41,11 +45,11 @@ def _calls(outputs, name, index):
     return [x for (other, _, i), x in outputs.items() if other == name and i == index]
 
 
-def _match(whole, theirs):
+def _match(whole, theirs, dims):
     if not theirs:
         return Match("unknown")
     if all(len(calls) == len(whole) for calls in theirs.values()):
-        found = [_match_one(x, {rank: calls[i] for rank, calls in theirs.items()})
+        found = [_match_one(x, {rank: calls[i] for rank, calls in theirs.items()}, dims)
                  for i, x in enumerate(whole)]
         worst = next((m for state in ("departs", "unknown") for m in found if m.state == state),
                      None)
@@ -53,12 +57,15 @@ def _match(whole, theirs):
     if len(whole) == 1 and whole[0].dim():  # micro-batches
         shapes = {x.shape[1:] for calls in theirs.values() for x in calls}
         if len(shapes) == 1:
-            return _match_one(whole[0], {rank: torch.cat(calls) for rank, calls in theirs.items()})
+            return _match_one(
+                whole[0], {rank: torch.cat(calls) for rank, calls in theirs.items()}, dims)
     return Match("unknown")
 
 
-def _match_one(x, theirs):
-    """x: the single run's; theirs: {rank: tensor}."""
+def _match_one(x, theirs, dims):
+    """x: the single run's; theirs: {rank: tensor}; dims: along which the ranks hold pieces of
+    outputs before: where pieces fit along one of them, and are no rows of the whole, they depart on
+    every rank."""
     slack = max(map(slack_of, [x, *theirs.values()]))
     whole, parts = x.double(), {rank: y.double() for rank, y in theirs.items()}
     if not bool(torch.isfinite(whole).all()):
@@ -78,7 +85,16 @@ def _match_one(x, theirs):
     for dim in range(min(whole.dim(), 2)):
         if found := _rows(whole, parts, dim, slack):
             return found
+    if any(_fit(whole, parts, dim) for dim in dims):
+        return Match("departs", tuple(parts))
     return Match("unknown")
+
+
+def _fit(whole, parts, dim):
+    """Whether tensors of these shapes, one a rank, are pieces along the dimension."""
+    return all(y.dim() == whole.dim() > dim and _without(y.shape, dim) == _without(
+        whole.shape, dim) for y in parts.values()) and whole.shape[dim] == sum(
+            y.shape[dim] for y in parts.values())
 
 
 def _pieces(whole, parts, dim, slack):
@@ -101,7 +117,7 @@ def _pieces(whole, parts, dim, slack):
     off = [rank for (ranks, y), piece in zip(apart, whole.split(sizes, dim))
            if not _close(y, piece, slack) for rank in ranks]
     if not off:
-        return Match("same")
+        return Match("same", dim=dim)
     return Match("departs", tuple(off)) if len(off) < len(parts) else None
 
 
@@ -159,10 +175,10 @@ def told(matches):
     same = [_named(name) for (name, _), m in states if m.state == "same"]
     if same and not lines:
         others = len(states) - len(same)
-        every = f"all {len(same)} modules" if len(same) > 1 else "the one module"
         lines.append(f"The outputs of {some(same, 4)} are the single run's;"
                      f" {count(others, 'other')} could not be compared." if others else
-                     f"Forward is right in {every}: the ranks make another loss of it.")
+                     f"All that the ranks' {count(len(same), 'module')} give is in the single run,"
+                     " too: the ranks make another loss of it.")
     return lines, None
 
 

@@ -18,6 +18,7 @@ _ALONE = 8  # pieces that are measured one by one rather than by halves
 _SEEDS = (11, 12, 13)
 _ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
 _HOLDERS = "the ranks that hold it"
+_CLEAR = 3  # times by how much ratios may be off: a common factor differs from 1 by more
 _CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
 
 
@@ -175,16 +176,20 @@ class Judge:
         return [[key] for key in keys] if len(keys) <= _ALONE else [keys[:half], keys[half:]]
 
     def _common_factor(self, keys, found):
-        """That all of these are wrong by, as other directions show, and some of them alone; or
-        None."""
+        """That all of these are wrong by, as other directions show, and parts of them; or None. A
+        few among many that are right show one factor for all, too: but not in both halves, however
+        these are taken."""
         for seed in _SEEDS[1:]:
             again = self._measuring.measure(keys, seed, alike=False)
             if _common(found, again) is None:
                 return None
-        for key in dict.fromkeys((keys[0], keys[len(keys) // 2], keys[-1])):
-            alone = self._measuring.measure([key], _SEEDS[1])
-            if alone.ratio() is not None and _common(again, alone) is None:
-                return None
+        if abs(again.ratio() - 1) <= _CLEAR * _slack(found, again):
+            return None
+        for bit in range((len(keys) - 1).bit_length()):
+            for value in (0, 1):
+                part = [key for i, key in enumerate(keys) if i >> bit & 1 == value]
+                if _common(again, self._measuring.measure(part, _SEEDS[1])) is None:
+                    return None
         return again.ratio()
 
     def _is_late(self):
@@ -307,14 +312,20 @@ class Judge:
 
     def _compare(self, key, words, measurements, values, others):
         piece, factors = self._measuring.pieces[key], {}
+        rounding = 8 * self._measuring.rounded.get(key, ("", 0.0))[1]
+        tiny = 1e-12 if self._measuring.dtype == torch.float64 else 1e-4  # beside the norms
+        are_right = True
         for rank in piece.holders:
-            ratios = [m.said[key][rank].value / value for m, value in zip(measurements, values)]
-            slack = max(1e-4, 8 * self._measuring.rounded.get(key, ("", 0.0))[1])
+            said = [m.said[key][rank] for m in measurements]
+            are_right = are_right and all(
+                abs(s.value - value) <= max(self._room(), rounding) * abs(value) + tiny * s.size
+                for s, value in zip(said, values))
+            ratios = [s.value / value for s, value in zip(said, values)]
+            slack = max(1e-4, rounding, *(2 * tiny * s.size / abs(value)
+                                          for s, value in zip(said, values)))
             if max(ratios) - min(ratios) <= slack * max(1.0, *map(abs, ratios)):
                 factors[rank] = sum(ratios) / len(ratios)
-        room = max(self._room(), 8 * self._measuring.rounded.get(key, ("", 0.0))[1])
-        if len(factors) == len(piece.holders) and all(
-                abs(f - 1) <= room for f in factors.values()):
+        if are_right:
             return
         words, instead = (text.replace(_HOLDERS, ranks_text(piece.holders)) for text in
                           (words, self._what_it_is(key, measurements, others)))
@@ -442,5 +453,10 @@ def _common(first, second):
     ratios = [first.ratio(), second.ratio()]
     if None in ratios:
         return None
-    slack = sum(2 * m.resolution / abs(m.measured) for m in (first, second))
+    slack = _slack(first, second)
     return ratios[1] if abs(ratios[0] - ratios[1]) <= slack * max(map(abs, ratios)) else None
+
+
+def _slack(*measurements):
+    """By how much their ratios may be off, relative."""
+    return sum(2 * m.resolution / abs(m.measured) for m in measurements)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..words import ranks_text
 from .measuring import dot, number, real
+from .roots import is_asking, is_in_backward
 from .variables import digest, local_of, plain
 
 _MOST_BYTES = 1 << 28  # of cotangents that one rank keeps
@@ -142,14 +143,12 @@ class Outputs:
 
     def __init__(self, runs, precision, seconds, names=None, needed=()):
         self._runs, self._precision, self._names = runs, precision, names
-        self._needed = set(needed)
-        self._end = time.monotonic() + max(seconds, _LEAST_S)
-        self._sizes, self._cotangents, self._kept = {}, {}, 0
-        self._own = {}  # {key: this rank's, which has a module's number for its name}
-        self._aligned = {}
+        self._needed, self._seconds = set(needed), max(seconds, _LEAST_S)
 
     def places(self):
         """All, in the order of backward, with their states."""
+        self._end = time.monotonic() + self._seconds
+        self._sizes, self._cotangents, self._kept, self._aligned = {}, {}, 0, {}
         found = self._look()
         self._listen()
         had = self._runs.gather(set(self._cotangents))
@@ -194,9 +193,8 @@ class Outputs:
             seen = {self._keys[own]: value for own, value in seen.items()}
             self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
         every = self._runs.gather(seen)
-        order = list(dict.fromkeys(key for row in every for key in row))
         found = []
-        for key in reversed(order):
+        for key in reversed(_merged(every)):
             groups = {}
             for rank, row in enumerate(every):
                 if key in row:
@@ -213,6 +211,8 @@ class Outputs:
             self._runs.run()
 
     def _came(self, key, gradient):
+        if gradient is None or is_asking():  # None is of a Function that gives none
+            return
         with contextlib.suppress(RuntimeError):
             value = local_of(gradient.detach())
             self._kept += value.numel() * value.element_size()
@@ -337,8 +337,19 @@ class Outputs:
                 place.judge(base, slack)
 
 
-def is_in_backward():
-    return torch._C._current_graph_task_id() != -1
+def _merged(rows):
+    """All keys, in an order that is that of each row where these agree: what one rank alone has
+    comes behind what it has before it."""
+    found = []
+    for row in rows:
+        place = 0
+        for key in row:
+            if key in found:
+                place = found.index(key) + 1
+            else:
+                found.insert(place, key)
+                place += 1
+    return found
 
 
 def _same(a, b, slack):

@@ -2,8 +2,8 @@
 copied, and nothing is changed."""
 
 from .module_names import names_of
-from .outputs import Watch, is_in_backward
-from .roots import Roots
+from .outputs import Watch
+from .roots import Roots, is_asking, is_in_backward
 from .seen import Seen, named
 from .variables import local_of, plain
 from .watching import Arrivals, Clipping
@@ -49,6 +49,8 @@ class Recording:
         self._outputs[key] = value, len(self._seen.calls)
 
     def _came(self, key, g):
+        if g is None or is_asking():  # None is of a Function that gives none
+            return
         g = local_of(g.detach())
         self._rows.setdefault(key, int((g != 0).any(-1).sum()) if g.dim() > 1 else g.numel())
 

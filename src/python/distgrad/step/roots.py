@@ -4,7 +4,17 @@ import functools
 
 import torch
 
-from .outputs import is_in_backward
+_asking = 0  # calls of torch.autograd.grad() under way that are no backward of a loss
+
+
+def is_in_backward():
+    return torch._C._current_graph_task_id() != -1
+
+
+def is_asking():
+    """Whether the user's code asks for a slope of its own, as for a penalty on it: what arrives
+    anywhere then is no cotangent of the loss. Known inside Roots."""
+    return _asking > 0
 
 
 class Begun(BaseException):
@@ -34,10 +44,16 @@ class Roots:
 
         @functools.wraps(self._grad)
         def grad(outputs, inputs, grad_outputs=None, *args, **kwargs):
-            if not kwargs.get("create_graph") and any(
-                    isinstance(x, torch.nn.Parameter) for x in _listed(inputs)):
+            global _asking
+            is_a_loss = not kwargs.get("create_graph") and any(
+                isinstance(x, torch.nn.Parameter) for x in _listed(inputs))
+            if is_a_loss:
                 self._add(outputs, grad_outputs)
-            return self._grad(outputs, inputs, grad_outputs, *args, **kwargs)
+            _asking += not is_a_loss
+            try:
+                return self._grad(outputs, inputs, grad_outputs, *args, **kwargs)
+            finally:
+                _asking -= not is_a_loss
 
         torch.autograd.backward, torch.autograd.grad = backward, grad
         return self

@@ -111,6 +111,7 @@ class Again(Repeated):
         self.objective = "mean"
         self._call, self._random = call, random
         self._can_end, self._ends = can_end, False
+        self.held = contextlib.nullcontext()  # around each run
         self._groups = set(dist.distributed_c10d._world.pg_map)
 
     def run(self):
@@ -135,7 +136,7 @@ class Again(Repeated):
         return declared(self.losses, self.objective)
 
     def _loss_of_a_run(self, ends):
-        with contextlib.suppress(Begun), Roots(ends=ends) as roots:
+        with contextlib.suppress(Begun), self.held, Roots(ends=ends) as roots:
             self._call()
         return roots.total, roots.count, self._can_end
 

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
-from .outputs import is_in_backward
+from .roots import is_in_backward
 
 _HALVES = (torch.float16, torch.bfloat16)
 _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")

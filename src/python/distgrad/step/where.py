@@ -1,6 +1,7 @@
 """Where a step that gives wrong gradients leaves the single run: what was measured of it."""
 
 import collections
+import contextlib
 import math
 import os
 import time
@@ -9,6 +10,7 @@ import torch
 
 from ..words import count, some
 from . import arrived, forward
+from .holding import HeldInStep
 from .outputs import Outputs, Precision, departure
 from .seen import computed_in
 from .variables import plain
@@ -152,8 +154,11 @@ class Where:
         outputs = Outputs(runs, Precision(step, rounding * size, slack, True), _SEARCH_S,
                           self._names, needed)
         self._places = outputs.places()
-        lines = outputs.told(self._places)
-        found = departure(self._places)
+        found, lines = departure(self._places), outputs.told(self._places)
+        if found and (detached := self._with_constants(outputs)):
+            found, lines = departure(self._places), outputs.told(self._places)
+            lines.insert(0, "What is detached at " + some(detached, 4) + " was held as a constant:"
+                         " else the loss does not change as backward says.")
         if found:
             kind, place, before = found
             self._stage = "backward" if before else "loss"
@@ -163,6 +168,24 @@ class Where:
         elif lines:
             self._stage = "after"
         self._lines += lines or ["No output of a module could be measured."]
+
+    def _with_constants(self, outputs):
+        """Whether anything is detached where that makes a difference, and where: then the outputs
+        are moved again, with what is detached as a constant."""
+        runs = self._runs
+        runs.held = held = HeldInStep()
+        try:
+            runs.run()
+            every = list(dict.fromkeys(line for row in runs.gather(list(held.places))
+                                       for line in row))
+            before = [p.state for p in self._places]
+            again = outputs.places() if every else self._places
+            if any(runs.gather(held.is_lost)) or [p.state for p in again] == before:
+                return []
+            self._places = again
+            return every
+        finally:
+            runs.held = contextlib.nullcontext()
 
     def _between(self, place, before):
         """The calls between both outputs, on the first rank that has both."""

@@ -1,0 +1,108 @@
+"""check_gradients in the loop of a trainer, by one line of a script: the gradients of its first
+batch are checked on all ranks before it trains. Each call imports its trainer's package."""
+
+import contextlib
+
+from .step.api import check_gradients
+
+
+def for_transformers(trainer, objective="mean", **options):
+    """trainer.add_callback(distgrad.callbacks.for_transformers(trainer))
+
+    options: check_gradients'. What the Trainer makes of the losses of ranks and micro-batches is
+    its objective "mean": with average_tokens_across_devices the mean over all tokens."""
+    from transformers import TrainerCallback
+
+    class Check(TrainerCallback):
+        def on_train_begin(self, args, state, control, train_dataloader=None, **_):
+            with _generators_left_alone():
+                batches, items = trainer.get_batch_samples(
+                    iter(train_dataloader), args.gradient_accumulation_steps, args.device)
+            trainer.current_gradient_accumulation_steps = len(batches)
+            model = trainer.model_wrapped
+
+            def step():
+                model.zero_grad()
+                total = 0.0
+                for i, inputs in enumerate(batches):
+                    is_last = i == len(batches) - 1
+                    trainer.accelerator.gradient_state._set_sync_gradients(is_last)
+                    with (contextlib.nullcontext() if is_last
+                          else trainer.accelerator.no_sync(model=model)):
+                        total = total + trainer.training_step(model, dict(inputs), items)
+                return total
+
+            _check(model, step, objective, options)
+
+    return Check()
+
+
+def for_lightning(objective="mean", **options):
+    """lightning.Trainer(..., callbacks=[distgrad.callbacks.for_lightning()])
+
+    options: check_gradients'. Of automatic optimisation, without accumulation; the module's
+    training_step() is called as the strategy calls it."""
+    from lightning import Callback
+
+    class Check(Callback):
+        _is_done = False
+
+        def on_train_batch_start(self, trainer, module, batch, batch_idx):
+            if self._is_done:
+                return
+            self._is_done = True
+            strategy = trainer.strategy
+
+            def step():
+                module.zero_grad()
+                found = strategy.training_step(batch, batch_idx)
+                loss = found["loss"] if isinstance(found, dict) else found
+                strategy.backward(loss, None)
+                return loss.detach()
+
+            with _nothing_logged(module):
+                _check(strategy.model, step, objective, options)
+
+    return Check()
+
+
+def _check(model, step, objective, options):
+    report = check_gradients(model, step, objective, **options)
+    if int(_rank()) == 0:
+        print(report, flush=True)
+
+
+def _rank():
+    import torch.distributed as dist
+
+    return dist.get_rank()
+
+
+@contextlib.contextmanager
+def _nothing_logged(module):
+    """What training_step() logs belongs to no batch of the loop."""
+    names = ("log", "log_dict")
+    before = {name: module.__dict__.get(name) for name in names}
+    for name in names:
+        object.__setattr__(module, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                object.__delattr__(module, name)
+            else:
+                object.__setattr__(module, name, value)
+
+
+@contextlib.contextmanager
+def _generators_left_alone():
+    """A batch that is drawn for the check leaves those of the training as they are."""
+    from .step.running import random_states
+
+    states = random_states()
+    try:
+        yield
+    finally:
+        for put, state in states:
+            put(state)
