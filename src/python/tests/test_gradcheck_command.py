@@ -200,6 +200,14 @@ class Command(unittest.TestCase):
         self.assertEqual((code, err),
                          (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
 
+    def test_more_ranks_than_there_is_room_for(self):
+        with mock.patch.dict(os.environ, DISTGRAD_MAX_MEMORY=str(600 << 20)):
+            code, out, err = self.call("mine.py:Sum", "--ranks", "100", "--input", "randn(2)")
+        self.assertEqual((code, out), (2, ""))
+        self.assertRegex(err, r"^gradcheck: 100 ranks are more than this machine has room for, \d+"
+                         r" at most: the stacks .*, and there are 600 MiB of memory; give fewer"
+                         r" --ranks\n$")
+
     def test_no_line_is_a_command_of_the_runner(self):
         Path(self.folder, "evil.py").write_text(
             "def f(x):\n    print('::error::printed ##[error]')\n"
