@@ -289,6 +289,8 @@ class Calls(unittest.TestCase):
             "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
             "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"),
                           "returned a tuple"),
+            "none": (scenario("python:broken.py:none_on_rank_1", "python:joint.py:all_sum"),
+                     "broken.py:none_on_rank_1 returned None; a call gives one tensor"),
             "expression": ({**scenario("python:right.py:plain"), "steps": [unknown]},
                            'the name "ww" is unknown'),
             "vector_loss": (scenario("python:right.py:plain", loss="y * y"),
@@ -300,7 +302,7 @@ class Calls(unittest.TestCase):
         for name, (_, text) in lines.items():
             with self.subTest(name):
                 self.assertIn(text, " ".join(output.split()), output)
-        self.assertEqual(code, 3)  # of no_tensor; the others are the user's errors
+        self.assertEqual(code, 3)  # of no_tensor and none; the others are the user's errors
 
     def test_code_runs_only_when_it_is_allowed(self):
         self.write("plain", scenario("python:broken.py:writes_a_file"))

@@ -107,8 +107,8 @@ class Binding:
                              f" the operand has {x.dim()}")
         return forms.call_in_some_form(self, call, x, self._call)
 
-    def _call(self, call, x):
-        x = x if self.mode == "shared" else results.private_copy(x)
+    def _call(self, call, operand):
+        x = operand if self.mode == "shared" else results.private_copy(operand)
         arguments = Arguments(call, x)
         function = self.function
         # A step runs once in a case: this is once for each call site, and no case sees another's
@@ -125,6 +125,8 @@ class Binding:
             raise
         if self.mode == "shared":
             _check_keeps_operand(value, x, self.label, arguments)
+        if arguments.outputs is None:
+            results.warn_of_none(value, call, operand, x, self.label)
         return results.take(value, call, x, self, arguments)
 
     def _invoke(self, function, arguments):
@@ -148,8 +150,7 @@ def _check_keeps_operand(value, x, label, arguments):
     if value is x:
         raise NotOffered(f"{label} works in place: it returns its operand")
     if value is None and arguments.outputs is None:
-        raise NotOffered(
-            f"{label} works in place: it returns nothing, and its operand holds the result")
+        raise NotOffered(f"{label} returned None, so that its operand is taken for its result")
 
 
 def _check_group(label, call, groups_from_setup):
