@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 import unittest
 import warnings
@@ -330,6 +331,16 @@ class UserFunctions(Case):
                                         " operand as it was, which is taken for its result$")
             self.assertIn(f"forgets_to_return returned None on rank {rank}, where a tensor or",
                           gathered)
+
+    def test_a_long_text_of_an_exception_takes_no_minute(self):
+        def on_rank(world):
+            subject = load_subject(f"all_reduce=python:{SUBJECTS}/misshapen.py:says_much")
+            begin = time.monotonic()
+            with self.assertRaises(RuntimeError):
+                subject(world.call("all_reduce"), torch.ones(2))
+            return time.monotonic() - begin
+
+        self.assertLess(max(in_world(2, on_rank, timeout_s=100)), 30)
 
     def test_setup_gives_groups_to_global_state(self):
         def on_rank(world):
