@@ -298,6 +298,21 @@ class Command(unittest.TestCase):
         code, out, _ = self.call(*arguments, "--strict", "--detached", line)
         self.assertEqual((code, "gradcheck: right on 2 ranks" in out), (0, True), out)
 
+    def test_a_compiled_function_is_not_disturbed(self):
+        Path(self.folder, "compiled.py").write_text(textwrap.dedent("""
+            import torch
+            from mine import Sum
+
+
+            @torch.compile(backend="aot_eager")
+            def centred(x):
+                y = Sum.apply(x * x)
+                return (y - y.detach().mean()) * torch.relu(x)
+        """))
+        code, out, err = self.call("compiled.py:centred", "--ranks", "2", "--input", "randn(4)")
+        self.assertEqual((code, err), (0, ""))  # no word of torch.compile's about distgrad's code
+        self.assertIn("detached    at compiled.py:9: detach()", out)
+
     def test_a_report_that_cannot_be_written(self):
         code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json",
                                    "no/such/folder.json")
