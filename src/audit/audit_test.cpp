@@ -255,6 +255,17 @@ TEST(Judgement, WrongIsWhatIsRightUnderNoObjective) {
   EXPECT_EQ(j.signature, "");
 }
 
+TEST(Judgement, OfAWrongForwardItIsSaidWhatItsCodeWarnedOf) {
+  for (const std::string rule : {"forward", "contiguity"}) {
+    std::vector<TrialResult> results = {result(kSum, Verdict::kMismatch, rule)};
+    results[0].result.warnings = {{.rank = 1, .text = "f returned None"}};
+    const std::string text = audit_text({judged(results)}, {.subject = "m"});
+    EXPECT_EQ(text.find("  warning from rank 1: f returned None") != std::string::npos,
+              rule == "forward")
+        << text;
+  }
+}
+
 TEST(Judgement, AForwardThatGoesWrongSomewhereIsNotNamedByTheBackward) {
   const std::vector<TrialResult> results = {
       result(kSum, Verdict::kMismatch, "identity-backward"),

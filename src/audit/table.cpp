@@ -10,6 +10,7 @@
 #include "audit/cell_text.h"
 #include "audit/tally.h"
 #include "model/subject_text.h"
+#include "report/case_text.h"
 #include "report/json.h"
 #include "report/words.h"
 
@@ -234,12 +235,14 @@ std::string failures(const std::vector<Judgement>& judgements, const Names& name
     out += "\n" +
            wrapped(fmt::format("{}: wrong, {}", fmt::join(g.names, ", "), g.first->rule), 0, width);
     if (!g.first->explanation.empty()) out += wrapped(for_terminal(g.first->explanation), 2, width);
-    if (g.first->smallest_failure)
-      out += wrapped(
-          fmt::format("Smallest failing case: {}{}.{}", g.first->smallest_failure->trial.name,
-                      g.names.size() > 1 ? " of " + names_of.of(*g.first) : "",
-                      mostly_right_text(*g.first)),
-          2, width);
+    if (const TrialResult* smallest = g.first->smallest_failure) {
+      out += wrapped(fmt::format("Smallest failing case: {}{}.{}", smallest->trial.name,
+                                 g.names.size() > 1 ? " of " + names_of.of(*g.first) : "",
+                                 mostly_right_text(*g.first)),
+                     2, width);
+      // A function that returns None is warned of there, for one.
+      if (g.first->rule == "forward") out += warnings_text(smallest->result, {.width = width});
+    }
   }
   return out;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "diagnose/phrases.h"
 #include "diagnose/precision_names.h"
@@ -255,20 +256,48 @@ std::vector<Finding> unsynchronised_findings(const Evidence& evidence) {
   return findings;
 }
 
-std::optional<Finding> precision_finding(const Evidence& evidence,
-                                         const std::optional<Scaling>& scaling) {
+namespace {
+
+// Whether what differs shows the dtype: numbers of it, unlike what is right there. Several, as a
+// gradient that is wrong otherwise may be 1 everywhere.
+bool shows(const Evidence& evidence, DType narrow) {
+  constexpr std::size_t kSeveral = 3;
+  std::set<double> seen;
+  for (const ComparedPart& part : evidence.parts())
+    for (std::size_t e = 0; e < part.truth.values().size(); ++e) {
+      const double observed = part.observed->values()[e], truth = part.truth.values()[e];
+      const double bound = part.bound ? part.bound->values()[e] : 0;
+      if (std::abs(observed - truth) <= bound) continue;
+      if (rounded_to(narrow, observed) != observed) return false;
+      if (std::abs(rounded_to(narrow, truth) - truth) <= bound) return false;
+      seen.insert(observed);
+    }
+  return seen.size() >= kSeveral;
+}
+
+bool is_near(const ComparedPart& part, DType narrow, std::size_t ranks, bool by_element) {
+  if (!part.observed || part.observed->shape() != part.truth.shape()) return false;
+  const auto truth = part.truth.values();
+  const double largest = largest_magnitude(truth);
+  return difference(part.observed->values(), truth,
+                    [&](std::size_t e) {
+                      return room_of_detour(narrow, ranks,
+                                            by_element ? std::abs(truth[e]) : largest) +
+                             (part.bound ? part.bound->values()[e] : 0);
+                    })
+      .equal;
+}
+
+std::optional<Finding> rounded(const Evidence& evidence, const std::optional<Scaling>& scaling,
+                               bool is_of_code) {
+  const auto ranks = static_cast<std::size_t>(evidence.program().world_size);
   for (const DType narrow : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     if (unit_roundoff(narrow) <= unit_roundoff(evidence.program().dtype)) continue;
-    const auto ranks = static_cast<std::size_t>(evidence.program().world_size);
-    const bool is_rounded = std::ranges::all_of(evidence.parts(), [&](const ComparedPart& part) {
-      if (!part.observed || part.observed->shape() != part.truth.shape()) return false;
-      const double room = room_of_detour(narrow, ranks, largest_magnitude(part.truth.values()));
-      return difference(
-                 part.observed->values(), part.truth.values(),
-                 [&](std::size_t e) { return room + (part.bound ? part.bound->values()[e] : 0); })
-          .equal;
-    });
-    if (!is_rounded) continue;
+    if (!std::ranges::all_of(evidence.parts(), [&](const ComparedPart& part) {
+          return is_near(part, narrow, ranks, is_of_code);
+        }))
+      continue;
+    if (is_of_code && narrow != DType::kFloat32 && !shows(evidence, narrow)) continue;
     return Finding{
         .rule = "precision",
         .collective = "",
@@ -281,6 +310,18 @@ std::optional<Finding> precision_finding(const Evidence& evidence,
             how_they_differ(evidence, scaling), traits(narrow).name, help_with("precision"))};
   }
   return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<Finding> precision_finding(const Evidence& evidence,
+                                         const std::optional<Scaling>& scaling) {
+  return rounded(evidence, scaling, false);
+}
+
+std::optional<Finding> precision_of_code(const Evidence& evidence,
+                                         const std::optional<Scaling>& scaling) {
+  return rounded(evidence, scaling, true);
 }
 
 std::optional<Finding> stale_finding(const Evidence& evidence) {

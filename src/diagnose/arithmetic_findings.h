@@ -27,6 +27,9 @@ std::vector<Finding> unsynchronised_findings(const Evidence&);
 
 // Off by no more than a narrower dtype rounds.
 std::optional<Finding> precision_finding(const Evidence&, const std::optional<Scaling>&);
+// The same of code, whose backward cannot be driven: each element by itself is off by no more, and
+// sixteen bits show in the numbers.
+std::optional<Finding> precision_of_code(const Evidence&, const std::optional<Scaling>&);
 
 // NaN or infinite where the truth is finite.
 std::optional<Finding> stale_finding(const Evidence&);

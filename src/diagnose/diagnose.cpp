@@ -215,6 +215,11 @@ class Diagnosis {
   void explain_code() {
     add(findings_, stale_finding(evidence_));
     if (findings_.empty()) add(findings_, missing_share_finding(machine_, evidence_));
+    if (!findings_.empty() || scaling_) return;
+    if (auto rounded = precision_of_code(evidence_, scaling_)) {
+      rounded->step = unexplained_code().step;
+      findings_.push_back(std::move(*rounded));
+    }
   }
 
   // Where a call's backward runs twice, as for the gradient of a gradient, it is not reported.

@@ -59,6 +59,25 @@ std::string status_text(const CaseResult& r, bool color) {
   return color ? fmt::format("{}{}{}", status.color, word, kUncolored) : word;
 }
 
+std::string warnings_text(const CaseResult& r, const TextOptions& options) {
+  std::vector<std::pair<std::string, std::vector<int>>> by_text;
+  for (const Warning& w : r.warnings) {
+    const auto found = std::find_if(by_text.begin(), by_text.end(),
+                                    [&](const auto& e) { return e.first == w.text; });
+    if (found == by_text.end())
+      by_text.push_back({w.text, {w.rank}});
+    else if (std::find(found->second.begin(), found->second.end(), w.rank) == found->second.end())
+      found->second.push_back(w.rank);
+  }
+  std::string out;
+  for (const auto& [text, ranks] : by_text) {
+    const std::string words = options.verbose ? text : short_line(text);
+    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), for_terminal(words)), 2,
+                   options.width);
+  }
+  return out;
+}
+
 std::string outcome_text(const CaseResult& r) {
   const bool expected = r.as_expected.value_or(false);
   const std::string as_expected = expected && r.verdict != Verdict::kMatch ? ", as expected" : "";
@@ -176,26 +195,6 @@ std::string error_text(const CaseResult& r, const TextOptions& options) {
   const std::string message = for_terminal(r.error->message);
   if (message == short_line(message)) return where;  // the case's line said the rest
   return indented(message, 4) + where;
-}
-
-// The same words from several ranks are said once.
-std::string warnings_text(const CaseResult& r, const TextOptions& options) {
-  std::vector<std::pair<std::string, std::vector<int>>> by_text;
-  for (const Warning& w : r.warnings) {
-    const auto found = std::find_if(by_text.begin(), by_text.end(),
-                                    [&](const auto& e) { return e.first == w.text; });
-    if (found == by_text.end())
-      by_text.push_back({w.text, {w.rank}});
-    else if (std::find(found->second.begin(), found->second.end(), w.rank) == found->second.end())
-      found->second.push_back(w.rank);
-  }
-  std::string out;
-  for (const auto& [text, ranks] : by_text) {
-    const std::string words = options.verbose ? text : short_line(text);
-    out += wrapped(fmt::format("warning from {}: {}", ranks_text(ranks), for_terminal(words)), 2,
-                   options.width);
-  }
-  return out;
 }
 
 std::string output_text(const CaseResult& r, const TextOptions& options) {

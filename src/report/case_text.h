@@ -35,6 +35,9 @@ std::string outcome_text(const CaseResult&);
 std::string named_outcome(const std::string& name, std::size_t name_width,
                           const std::string& outcome, const TextOptions&);
 
+// What its ranks' code warned of, the same words from several ranks once.
+std::string warnings_text(const CaseResult&, const TextOptions&);
+
 // One case: its line, and the detail where it calls for it.
 std::string case_text(const CaseResult&, const TextOptions&, std::size_t id_width = 0);
 

@@ -19,13 +19,14 @@ from .ranks.frames import seal_size
 from .ranks.long_text import cut
 from .ranks.printed import print_into
 from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
-                            set_group)
+                            raise_descriptor_limit, set_group)
 from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005
 _STACK_S = 0.3
 _OUTPUT_BYTES, _TOLD_BYTES = 64 << 20, 64 << 10  # of all runs of a check
 _STACK_BEGIN = "(most recent call first):"
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Nursery:
@@ -39,17 +40,19 @@ class Nursery:
         calls apart() with what it will return, and waits for SIGTERM. With a file `late` in the
         folder the time is over.
     grace_s: for the others, once one that counts has failed, any has raised, or all that count are
-        done."""
+        done.
+    on_turn: called again and again meanwhile."""
 
     def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=(),
-                 apart=None):
+                 apart=None, on_turn=lambda: None):
         self._folder, self._names, self._timeout_s = folder, names, timeout_s
         self._work, self._grace_s = work, grace_s
-        self._apart = apart
+        self._apart, self._on_turn = apart, on_turn
         self._together, self._stillness = set(together), Stillness()
         self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
+        self._ended_by = None  # a signal
         self._outputs = {name: _output_file() for name in names}
 
     def run(self):
@@ -59,14 +62,19 @@ class Nursery:
         adopt_orphans()
         others = children()
         gate, self._gate_end = os.pipe()
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+        raise_descriptor_limit()
+        for number in _ENDING:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._exit_once)
         try:
             for name in self._names:
                 self._fork(name, gate)
+                self._turn()
             self._watch()
             if self._apart:
                 self._apart(self._failures)
             while self._apart and all(failure["kind"] == "hang" for failure in self._failures):
+                self._turn()
                 time.sleep(_POLL_S)
         finally:
             self._kill()
@@ -82,16 +90,36 @@ class Nursery:
 
     def _fork(self, name, gate):
         parent = os.getpid()
+        # What a handler raises in the hooks that Python runs around a fork is dropped, and printed;
+        # where another thread got the signal, it is nevertheless: _turn().
+        allowed = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         pid = os.fork()
         if pid == 0:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                os.close(self._gate_end)
+                # What Ctrl-C means is the caller's decision
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                signal.pthread_sigmask(signal.SIG_SETMASK, allowed)
+                for other in {self._gate_end, *self._outputs.values()} - {self._outputs[name]}:
+                    os.close(other)
                 _be(name, self._folder, self._work, gate, parent, self._outputs[name])
             finally:
                 os._exit(1)
         set_group(pid)
         self._processes[pid] = name
+        signal.pthread_sigmask(signal.SIG_SETMASK, allowed)
+
+    def _exit_once(self, number, _):
+        """A second signal does not interrupt what ends the processes."""
+        self._ended_by = number
+        for ending in _ENDING:
+            signal.signal(ending, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    def _turn(self):
+        if self._ended_by:
+            sys.exit(128 + self._ended_by)
+        self._on_turn()
 
     def _watch(self):
         """Until all are done, or a while after the first failure, or too late."""
@@ -116,6 +144,7 @@ class Nursery:
             if not self._failures and self._is_stuck(waiting & self._together):
                 waiting &= self._together
                 break
+            self._turn()
             time.sleep(_POLL_S)
         if waiting & self._enough and not self._failures:
             self._report_hang(waiting, time.monotonic() - begin)
@@ -221,7 +250,6 @@ def _be(name, folder, work, gate, parent, output):
     if os.getppid() != parent:
         os._exit(0)
     set_group(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the caller's decision
     path = os.path.join(folder, name)
     print_into(output)
     try:

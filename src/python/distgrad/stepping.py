@@ -15,6 +15,7 @@ from typing import Optional
 from . import blame, launched, saving, transport
 from .driver import compare, executable
 from .nesting import refuse_in_rank
+from .rank_room import why_no_room
 from .step_host import Follower, Lead, StartError, run_here
 from .step_report import StepReport
 from .words import ranks_text
@@ -129,6 +130,8 @@ def check_step(
     if team and world_size > team.size:
         raise ValueError(
             f"check_step needs {world_size} ranks, and {team.launcher} has started {team.size}")
+    if not team and (why := why_no_room(world_size)):
+        raise ValueError(f"check_step: {why}; give a smaller world_size")
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         request = {"parallel": transport.dumps(parallel),
                    "single": transport.dumps(single) if callable(single) else None,

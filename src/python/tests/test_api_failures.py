@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 from pathlib import Path
 
 import torch
@@ -210,6 +211,11 @@ class Failures(unittest.TestCase):
 
 
 class Arguments(unittest.TestCase):
+    def test_more_ranks_than_there_is_room_for(self):
+        with mock.patch.dict(os.environ, DISTGRAD_MAX_MEMORY=str(600 << 20)):
+            with self.assertRaisesRegex(ValueError, "100 ranks are more than .* 600 MiB of memory"):
+                distgrad.check_step(single, single, 100)
+
     def test_what_is_wrong_is_told_before_anything_starts(self):
         for error, arguments in ((TypeError, (None, single)), (TypeError, (single, 3)),
                                  (ValueError, (single, single, 0))):

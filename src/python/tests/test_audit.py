@@ -124,7 +124,7 @@ class Audit(unittest.TestCase):
             self.assertEqual(row["aspects"]["operand"]["state"], "WRONG")
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_a_clone", "--op", "sum")
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
-        for name, words in (("sum_in_place", "it returns nothing"),
+        for name, words in (("sum_in_place", "returned None, so that"),
                             ("sum_and_return_operand", "it returns its operand")):
             # Its verdict is not asked for: dist.all_reduce of an operand that is not contiguous is
             # undefined.

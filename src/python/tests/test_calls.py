@@ -141,6 +141,16 @@ class Calls(unittest.TestCase):
         self.assertAlmostEqual(
             cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
 
+    def test_cotangents_in_another_dtype_are_named_where_the_numbers_show_it(self):
+        inputs = {"x": {"by_rank": [[1.1, 2.3, 0.77], [0.3, 0.71, 1.9]]},
+                  "w": [0.123, 0.456, 0.789]}
+        names = ["reduced_in_bfloat16", "reduced_in_bfloat16_and_multiplied"]
+        for name in names:
+            self.write(name, scenario(f"python:wrong.py:{name}", inputs=inputs))
+        _, cases, output = self.run_all()
+        found = [[(f["rule"], f["step"]) for f in cases[name]["findings"]] for name in names]
+        self.assertEqual(found, [[("precision", "y")], [("unexplained", "y")]], output)
+
     def test_behind_cases_that_imported_the_same_module(self):
         """These leave ranks with names for Function.apply that nobody watches: the program with a
         call gets other ranks."""
@@ -289,6 +299,8 @@ class Calls(unittest.TestCase):
             "no_name": (scenario("python:right.py:plian"), "did you mean plain?"),
             "no_tensor": (scenario("python:broken.py:gives_a_tuple", "python:joint.py:all_sum"),
                           "returned a tuple"),
+            "none": (scenario("python:broken.py:none_on_rank_1", "python:joint.py:all_sum"),
+                     "broken.py:none_on_rank_1 returned None; a call gives one tensor"),
             "expression": ({**scenario("python:right.py:plain"), "steps": [unknown]},
                            'the name "ww" is unknown'),
             "vector_loss": (scenario("python:right.py:plain", loss="y * y"),
@@ -300,7 +312,7 @@ class Calls(unittest.TestCase):
         for name, (_, text) in lines.items():
             with self.subTest(name):
                 self.assertIn(text, " ".join(output.split()), output)
-        self.assertEqual(code, 3)  # of no_tensor; the others are the user's errors
+        self.assertEqual(code, 3)  # of no_tensor and none; the others are the user's errors
 
     def test_code_runs_only_when_it_is_allowed(self):
         self.write("plain", scenario("python:broken.py:writes_a_file"))

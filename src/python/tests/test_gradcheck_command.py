@@ -200,6 +200,14 @@ class Command(unittest.TestCase):
         self.assertEqual((code, err),
                          (2, "gradcheck: --max-timeout is a number of seconds above 0, not -1\n"))
 
+    def test_more_ranks_than_there_is_room_for(self):
+        with mock.patch.dict(os.environ, DISTGRAD_MAX_MEMORY=str(600 << 20)):
+            code, out, err = self.call("mine.py:Sum", "--ranks", "100", "--input", "randn(2)")
+        self.assertEqual((code, out), (2, ""))
+        self.assertRegex(err, r"^gradcheck: 100 ranks are more than this machine has room for, \d+"
+                         r" at most: the stacks .*, and there are 600 MiB of memory; give fewer"
+                         r" --ranks\n$")
+
     def test_no_line_is_a_command_of_the_runner(self):
         Path(self.folder, "evil.py").write_text(
             "def f(x):\n    print('::error::printed ##[error]')\n"
@@ -289,6 +297,21 @@ class Command(unittest.TestCase):
         self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (1, True), out)
         code, out, _ = self.call(*arguments, "--strict", "--detached", line)
         self.assertEqual((code, "gradcheck: right on 2 ranks" in out), (0, True), out)
+
+    def test_a_compiled_function_is_not_disturbed(self):
+        Path(self.folder, "compiled.py").write_text(textwrap.dedent("""
+            import torch
+            from mine import Sum
+
+
+            @torch.compile(backend="aot_eager")
+            def centred(x):
+                y = Sum.apply(x * x)
+                return (y - y.detach().mean()) * torch.relu(x)
+        """))
+        code, out, err = self.call("compiled.py:centred", "--ranks", "2", "--input", "randn(4)")
+        self.assertEqual((code, err), (0, ""))  # no word of torch.compile's about distgrad's code
+        self.assertIn("detached    at compiled.py:9: detach()", out)
 
     def test_a_report_that_cannot_be_written(self):
         code, out, err = self.call("mine.py:Sum", "--ranks", "2", "--input", "ones(2)", "--json",

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 import traceback
 import unittest
 import warnings
@@ -19,6 +20,7 @@ import torch.fx.experimental.symbolic_shapes  # noqa: F401  which backward with 
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 
+from distgrad.ranks import warned  # noqa: E402
 from distgrad.ranks.call import Call, NotOffered, RankGroup, SubjectError  # noqa: E402
 from distgrad.ranks.subjects import load_subject  # noqa: E402
 
@@ -309,6 +311,36 @@ class UserFunctions(Case):
         right = [torch.cat(parts).tolist(), torch.stack(parts).tolist(),
                  torch.cat(parts, 1).tolist()]
         self.assertEqual(in_world(2, on_rank), [right] * 2)
+
+    def test_that_a_function_returned_none_is_said(self):
+        def on_rank(world):
+            said = []
+            for kind, name in (("all_reduce", "forgets_to_return"), ("all_reduce", "in_place"),
+                               ("all_gather", "forgets_to_return")):
+                subject = load_subject(f"{kind}=python:{SUBJECTS}/misshapen.py:{name}")
+                with warned.caught() as found:
+                    try:
+                        subject(world.call(kind), torch.ones(2))
+                    except SubjectError as error:
+                        said.append(str(error))
+                said += warned.texts_of(found)
+            return said
+
+        for rank, (forgotten, gathered) in enumerate(in_world(2, on_rank)):
+            self.assertRegex(forgotten, "misshapen.py:forgets_to_return returned None and left its"
+                                        " operand as it was, which is taken for its result$")
+            self.assertIn(f"forgets_to_return returned None on rank {rank}, where a tensor or",
+                          gathered)
+
+    def test_a_long_text_of_an_exception_takes_no_minute(self):
+        def on_rank(world):
+            subject = load_subject(f"all_reduce=python:{SUBJECTS}/misshapen.py:says_much")
+            begin = time.monotonic()
+            with self.assertRaises(RuntimeError):
+                subject(world.call("all_reduce"), torch.ones(2))
+            return time.monotonic() - begin
+
+        self.assertLess(max(in_world(2, on_rank, timeout_s=100)), 30)
 
     def test_setup_gives_groups_to_global_state(self):
         def on_rank(world):

@@ -11,6 +11,7 @@ import tempfile
 import time
 
 from . import named
+from ..rank_room import why_no_room
 from ..visible_text import on_few_lines, visible_text, without_commands
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -21,6 +22,8 @@ _NOT_USERS = ("<frozen ", "<string>", "/runpy.py",
               f'"{os.path.dirname(os.path.dirname(__file__))}/')
 _LEAVE_S = 5  # for the other ranks, once rank 0 is done
 _WHOLE_S = 3600  # for everything; a rank that hangs is reported long before
+_MANY, _PROGRESS_S = 16, 15.0  # of so many ranks it is said how far they are
+_GROUPS = 2  # that connect all ranks: the one under test, and that in which rank 0 leads (team.py)
 
 
 class UsersError(Exception):
@@ -58,6 +61,10 @@ def main(arguments=None):
 
 def _joins(options):
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ and options.ranks is None
+
+
+def _count(options):
+    return 4 if options.ranks is None else options.ranks
 
 
 def _parser():
@@ -124,6 +131,8 @@ def _check_options(options):
             "--inputs makes all inputs: --input and --constant cannot be given besides")
     if options.ranks is not None and options.ranks < 1:
         raise UsersError(f"--ranks is a number of ranks, not {options.ranks}")
+    if not _joins(options) and (why := why_no_room(_count(options), _GROUPS)):
+        raise UsersError(f"{why}; give fewer --ranks")
     if options.directions < 1:
         raise UsersError(f"--directions is to be 1 at least, not {options.directions}")
     for name in ("timeout", "max_timeout", "total_timeout"):
@@ -178,7 +187,7 @@ def _started(options):
 
         from ..nursery import Nursery
 
-    count = 4 if options.ranks is None else options.ranks
+    count = _count(options)
     if options.backend == "nccl" and torch.cuda.device_count() < count:
         raise UsersError(f"--backend nccl: {count} ranks need a GPU each, and there are"
                          f" {torch.cuda.device_count()}")
@@ -187,7 +196,8 @@ def _started(options):
     with _folder() as folder:
         names = [f"rank-{rank}" for rank in range(count)]
         nursery = Nursery(folder, names, whole_s,
-                          lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S)
+                          lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S,
+                          on_turn=_progress(folder, names))
         failures = nursery.run()
         for name in names:
             if nursery.output_of(name):
@@ -202,6 +212,22 @@ def _started(options):
     if "users_error" in result:
         raise UsersError(result["users_error"])
     return result
+
+
+def _progress(folder, names):
+    """Says now and then how far many ranks are."""
+    begin = told = time.monotonic()
+
+    def say():
+        nonlocal told
+        now = time.monotonic()
+        if len(names) >= _MANY and now - told >= _PROGRESS_S:
+            told = now
+            joined = sum(os.path.exists(os.path.join(folder, f"{name}.joined")) for name in names)
+            print(f"gradcheck: {now - begin:.0f} s: {joined} of {len(names)} ranks have joined",
+                  file=sys.stderr, flush=True)
+
+    return say
 
 
 def _folder():
@@ -248,6 +274,7 @@ def _be_rank(name, options, count, folder):
         prepared_inputs(options, rank,
                         count)  # what is wrong with the arguments is reported before anybody waits
         join_group(rank, count, options.backend, folder, options.timeout)
+        open(os.path.join(folder, f"{name}.joined"), "w").close()
         result = _checked(options)
     except UsersError as error:
         result = {"users_error": str(error)}

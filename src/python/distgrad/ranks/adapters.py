@@ -21,6 +21,7 @@ from . import adapters_results as results
 from . import modes, noting
 from .adapters_sizes import chunk_sizes, is_uneven, received_sizes
 from .call import NotOffered, SubjectError
+from .places import begin_and_end_of
 
 _EMPTY = inspect.Parameter.empty
 _OPS = {"sum": "SUM", "avg": "AVG", "product": "PRODUCT", "min": "MIN", "max": "MAX"}
@@ -107,8 +108,8 @@ class Binding:
                              f" the operand has {x.dim()}")
         return forms.call_in_some_form(self, call, x, self._call)
 
-    def _call(self, call, x):
-        x = x if self.mode == "shared" else results.private_copy(x)
+    def _call(self, call, operand):
+        x = operand if self.mode == "shared" else results.private_copy(operand)
         arguments = Arguments(call, x)
         function = self.function
         # A step runs once in a case: this is once for each call site, and no case sees another's
@@ -125,6 +126,8 @@ class Binding:
             raise
         if self.mode == "shared":
             _check_keeps_operand(value, x, self.label, arguments)
+        if arguments.outputs is None:
+            results.warn_of_none(value, call, operand, x, self.label)
         return results.take(value, call, x, self, arguments)
 
     def _invoke(self, function, arguments):
@@ -148,8 +151,7 @@ def _check_keeps_operand(value, x, label, arguments):
     if value is x:
         raise NotOffered(f"{label} works in place: it returns its operand")
     if value is None and arguments.outputs is None:
-        raise NotOffered(
-            f"{label} works in place: it returns nothing, and its operand holds the result")
+        raise NotOffered(f"{label} returned None, so that its operand is taken for its result")
 
 
 def _check_group(label, call, groups_from_setup):
@@ -281,8 +283,9 @@ def reduce_op(call):
 def raise_if_backend_lacks(error, call):
     """A collective or reduction that the backend does not have says nothing about the subject: the
     case is skipped. All ranks come here alike, since it is refused before anything is sent."""
-    lacks_op = call.kind in names.REDUCING and _LACKS_OP.search(str(error))
-    if lacks_op or _LACKS_COLLECTIVE.search(str(error)):
+    words = begin_and_end_of(error)
+    lacks_op = call.kind in names.REDUCING and _LACKS_OP.search(words)
+    if lacks_op or _LACKS_COLLECTIVE.search(words):
         backend = dist.get_backend(call.group.process_group)
         what = f"no {call.op}" if lacks_op else f"not what {call.kind} needs"
         raise NotOffered(f"{backend} of torch {torch.__version__} has {what}: {error}") from error
@@ -292,7 +295,8 @@ def _raise_if_scalar(error, call, x, label):
     """A function that joins tensors has no result for operands without a dimension, and need not
     have one."""
     no_dimension = r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions"
-    if x.dim() == 0 and call.kind in names.GATHERING and re.search(no_dimension, str(error)):
+    if (x.dim() == 0 and call.kind in names.GATHERING
+            and re.search(no_dimension, begin_and_end_of(error))):
         raise NotOffered(
             f"{label} joins its operands, and these have no dimension: {error}") from error
 

@@ -12,8 +12,9 @@ from dataclasses import replace
 import torch
 
 from . import adapters_names as names
-from . import noting, places
+from . import noting
 from .call import NotOffered
+from .places import begin_and_end_of
 from .strides import rearranged
 
 # How a function says of a shape that it is not one of its own, before it has sent anything.
@@ -102,7 +103,8 @@ def call_in_some_form(binding, call, x, run):
         except NotOffered:
             raise
         except Exception as error:
-            if noting.entered() != before or not _OF_A_SHAPE.search(places.words_of(error)):
+            words = begin_and_end_of(error)
+            if noting.entered() != before or not _OF_A_SHAPE.search(words):
                 raise refused or error
             refused = refused or error
     raise refused
@@ -111,4 +113,4 @@ def call_in_some_form(binding, call, x, run):
 def lacks_group(error, before):
     """Whether a function that was left its default for the group asks for one."""
     return (noting.entered() == before and not isinstance(error, NotOffered)
-            and bool(_OF_NO_GROUP.search(str(error))))
+            and bool(_OF_NO_GROUP.search(begin_and_end_of(error))))

@@ -5,6 +5,8 @@ that reaches the user's backward is the one it would get in a training script. I
 where the case's is, and only there.
 """
 
+import warnings
+
 import torch
 import torch.distributed as dist
 
@@ -108,7 +110,7 @@ def take(value, call, x, binding, arguments):
         raise SubjectError(f"{binding.label} returned {len(value)} tensors, where {call.kind} has"
                            f" one{_REMEDY}")
     if not isinstance(value, torch.Tensor):
-        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor is"
+        raise SubjectError(f"{binding.label} returned {_described(value, call)}, where a tensor is"
                            f" expected{_REMEDY}")
     if call.kind in names.EXCHANGING and binding.names("gather_dim") and x.dim() > 0:
         return _joined_along(value, call.group.size, gather_dim(call, x), call.dim or 0)
@@ -117,6 +119,16 @@ def take(value, call, x, binding, arguments):
     if call.kind in names.CUTTING and not binding.names("dim", "chunks", "scatter_list"):
         _check_implied_dim(value, call, x, binding)
     return value
+
+
+def warn_of_none(value, call, given, operand, label):
+    """Where a function that may work in place did not, and returns nothing. given: the operand as
+    it was."""
+    is_root = call.group.rank == call.root
+    receives = {"all_reduce": call.group.size > 1, "reduce": is_root, "broadcast": not is_root}
+    if value is None and receives.get(call.kind) and torch.equal(given, operand):
+        warnings.warn(f"{label} returned None and left its operand as it was, which is taken for"
+                      " its result")
 
 
 def waited(value):
@@ -200,8 +212,8 @@ def _gathered(value, call, x, binding):
     if isinstance(value, list):
         return torch.stack(value) if call.dim is None else torch.cat(value, call.dim)
     if not isinstance(value, torch.Tensor):
-        raise SubjectError(f"{binding.label} returned {_described(value)}, where a tensor or a"
-                           f" list is expected{_REMEDY}")
+        raise SubjectError(f"{binding.label} returned {_described(value, call)}, where a tensor or"
+                           f" a list is expected{_REMEDY}")
     stacked = value.shape == (size, *x.shape)
     if call.dim is None:
         if stacked:
@@ -233,7 +245,10 @@ def _check_implied_dim(value, call, x, binding):
                               f" {differing[0]}, not {dim}")
 
 
-def _described(value):
+def _described(value, call=None):
+    """call: says on which rank a function returned None, as it may do so on one alone."""
+    if value is None and call:
+        return f"None on rank {call.group.ranks[call.group.rank]}"
     if isinstance(value, (list, tuple)):
         return "(" + ", ".join(_described(v) for v in value) + ")"
     if isinstance(value, dict) and value:

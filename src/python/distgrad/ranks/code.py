@@ -45,7 +45,8 @@ def _forget(place):
 def checked(value, text):
     """The one tensor that a call gives."""
     if not isinstance(value, torch.Tensor):
-        raise TypeError(f"{text} returned a {type(value).__name__}; a call gives one tensor")
+        what = "None" if value is None else f"a {type(value).__name__}"
+        raise TypeError(f"{text} returned {what}; a call gives one tensor")
     if not value.is_floating_point():
         raise TypeError(f"{text} returned a tensor of {value.dtype}; a call gives floating numbers")
     return value

@@ -3,9 +3,9 @@
 _LONGEST = 8192
 
 
-def cut(text):
-    left_out = len(text) - _LONGEST
+def cut(text, longest=_LONGEST):
+    left_out = len(text) - longest
     if left_out <= 0:
         return text
-    half = _LONGEST // 2
+    half = longest // 2
     return f"{text[:half]} ... ({left_out} characters left out) ... {text[-half:]}"

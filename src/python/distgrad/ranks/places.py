@@ -6,6 +6,9 @@ import traceback
 
 import torch
 
+from .long_text import cut
+
+_LOOKED_THROUGH = 1 << 18  # for which a regular expression takes 0.1 s
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
@@ -28,3 +31,8 @@ def words_of(error):
     """An exception's text, or the line that raised one without: `assert x.is_cuda`."""
     frames = traceback.extract_tb(error.__traceback__)
     return str(error) or (frames[-1].line if frames else None) or ""
+
+
+def begin_and_end_of(error):
+    """Its words, as far as they are looked through for what they speak of."""
+    return cut(words_of(error), _LOOKED_THROUGH)

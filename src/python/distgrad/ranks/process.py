@@ -7,6 +7,7 @@ import resource
 import signal
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_DESCRIPTORS = 1 << 16  # some programs visit every possible one
 _GENERATIONS = 100  # what forks faster than it is killed
 
 
@@ -63,6 +64,14 @@ def limit_memory(allowed, for_good=True):
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = held + allowed if most == resource.RLIM_INFINITY else min(held + allowed, most)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if for_good else most))
+
+
+def raise_descriptor_limit():
+    """As the driver does for its ranks: a rank has connections to all others."""
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
+    if now != resource.RLIM_INFINITY and now < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def set_name(name):

@@ -42,9 +42,13 @@ def roundoff(dtype):
 
 
 def without_dynamo(dispatch):
-    """Says that torch.compile knows it already: else a mode's first operator imports it, for some
-    seconds."""
+    """torch.compile leaves it alone, and what it calls. Said so, since torch's own way imports the
+    compiler at a mode's first operator, for some seconds."""
     setattr(dispatch, "__dynamo_disable", dispatch)
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(dispatch.__code__, frames._FrameExecStrategy(skip, skip))
 
 
 def _is_exact(func, names):

@@ -57,7 +57,7 @@ class Runner:
                 with contextlib.nullcontext() if is_asked_for else debugging.silent():
                     _Case(self, request, frame, writer, result).run()
             except NotOffered as reason:
-                result["skipped"] = str(reason) or "the subject does not offer this"
+                result["skipped"] = cut(str(reason)) or "the subject does not offer this"
             except BaseException as error:  # also what a user's sys.exit() raises
                 result["error"] = self._error(error, request["program"])
         left = [t.name for t in threading.enumerate() if t not in threads]

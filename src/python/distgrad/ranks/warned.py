@@ -30,7 +30,7 @@ def texts_of(found):
     """Each text once, in the order in which they came."""
     texts = {}
     for warning in found:
-        text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", str(warning.message))
+        text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", cut(str(warning.message)))
         if _OWN not in text:
-            texts[cut(text)] = None
+            texts[text] = None
     return list(texts)

@@ -24,6 +24,19 @@ def joined_along_1(x, group=None):
     return torch.cat(pieces, 1)
 
 
+def forgets_to_return(x, group=None):
+    y = x.clone()
+    dist.all_reduce(y, group=group)
+
+
+def in_place(x, group=None):
+    dist.all_reduce(x, group=group)
+
+
+def says_much(x, group=None):
+    raise RuntimeError("x" * 200_000_000)
+
+
 def fill(output, input, group=None):
     dist.all_gather_into_tensor(output, input, group=group)
 
