@@ -8,6 +8,7 @@ import random
 import sys
 import unittest
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from gradchecks import ranks  # noqa: E402
 
 import distgrad  # noqa: E402
+from distgrad import callbacks  # noqa: E402
 
 RANKS = 3
 
@@ -181,6 +183,7 @@ def everything():
     found["strict"] = raised(distgrad.check_gradients, *student(), strict=True)
     found["declared"] = asked(*student(), detached=list(found["disputed"]["detached"]))
     found["wrong beside"] = asked(*student(doubled_head_bias))
+    found["in trainers"], found["in wrong trainers"] = in_trainers(1), in_trainers(2)
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
@@ -211,6 +214,49 @@ def with_another_default_device():
         report = asked(model, lambda: noting(step), "replicated", pieces="up.bias")
         checked = distgrad.gradcheck(lambda x: noting(torch.sin, x), x, raise_exception=False)
     return report, checked.verdict, seen
+
+
+def in_trainers(times):
+    """What the callbacks raise, of trainers that call what the real ones have."""
+    model = nn.parallel.DistributedDataParallel(Model().double())
+    batches = [torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * dist.get_rank() + i)
+                           ).double() for i in range(2)]
+
+    class Trainer:
+        model_wrapped = model
+        accelerator = SimpleNamespace(no_sync=lambda model: model.no_sync(), gradient_state=(
+            SimpleNamespace(_set_sync_gradients=lambda is_last: None)))
+
+        def get_batch_samples(self, iterator, n, device):
+            torch.rand(3)  # a sampler draws
+            return [next(iterator) for _ in range(n)], None
+
+        def training_step(self, model, inputs, items):
+            loss = model(inputs["x"]).square().mean() / 2
+            (times * loss).backward()
+            return loss.detach()
+
+    class Strategy:
+        def __init__(self):
+            self.model = model
+
+        def training_step(self, batch, index):
+            return {"loss": model(batch).square().mean()}
+
+        def backward(self, loss, optimizer):
+            (times * loss).backward()
+
+    sys.modules["transformers"] = SimpleNamespace(TrainerCallback=object)
+    sys.modules["lightning"] = SimpleNamespace(Callback=object)
+    options = SimpleNamespace(gradient_accumulation_steps=2, device="cpu")
+    torch.manual_seed(3)
+    transformers = raised(
+        callbacks.for_transformers(Trainer()).on_train_begin, options, None, None,
+        train_dataloader=[{"x": x} for x in batches])
+    lightning = raised(callbacks.for_lightning().on_train_batch_start,
+                       SimpleNamespace(strategy=Strategy()), model, batches[0], 0)
+    drawn = torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(3)))
+    return transformers, lightning, drawn
 
 
 def scaled_by_8(model):
@@ -361,6 +407,15 @@ class CheckGradients(unittest.TestCase):
             self.assertTrue(report["places"], report["text"])
             self.assertEqual(verdict, "right")
             self.assertEqual(seen, {"meta"})
+
+    def test_callbacks_check_the_first_batch_of_a_trainer(self):
+        for found in self.found:
+            self.assertEqual(found["in trainers"], (("nothing", ""), ("nothing", ""), True))
+            *both, drawn = found["in wrong trainers"]
+            self.assertTrue(drawn)
+            for kind, text in both:
+                self.assertEqual(kind, "StepGradientsError")
+                self.assertIn("6 of 6 gradients are wrong", text)
 
     def test_factors_of_the_ranks_are_listed(self):
         report = self.on_all_ranks("own norm")
