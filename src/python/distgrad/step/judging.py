@@ -72,7 +72,7 @@ class Judge:
         together = [key for key in keys if key not in apart]
         self._measuring.shared = frozenset(
             key for key in together if len(self._measuring.pieces[key].holders) > 1)
-        self._measuring.find_noise(together)
+        self._measuring.find_noise(together, first)
         if apart:
             told = self._by_known_gradients(keys)
             apart, together = ([key for key in part if key not in told]
@@ -109,7 +109,7 @@ class Judge:
         """No direction gave a derivative."""
         if not self._measuring.coarsen():
             return self._undecide(keys)
-        self._measuring.find_noise(keys)
+        self._measuring.find_noise(keys, self._measuring.measure(keys, _SEEDS[0]))
         return self._groups(keys)
 
     def _small(self, keys):
@@ -187,8 +187,12 @@ class Judge:
             return None
         for bit in range((len(keys) - 1).bit_length()):
             for value in (0, 1):
-                part = [key for i, key in enumerate(keys) if i >> bit & 1 == value]
-                if _common(again, self._measuring.measure(part, _SEEDS[1])) is None:
+                part = self._measuring.measure(
+                    [key for i, key in enumerate(keys) if i >> bit & 1 == value], _SEEDS[1])
+                is_wrong = abs(part.total() - part.measured) > 10 * part.resolution
+                off = abs(part.total() - again.ratio() * part.measured)
+                if not is_wrong or off > max(0.01 * abs(part.total()),
+                                             abs(again.ratio()) * part.resolution):
                     return None
         return again.ratio()
 

@@ -131,24 +131,27 @@ class Measuring:
                  if x is not None]
         return max([abs(self.base), *sizes])
 
-    def find_noise(self, keys):
+    def find_noise(self, keys, first):
         """How far the loss is off a smooth function of the parameters: from moves of a few
-        roundings, after which what the gradients say is left out."""
+        roundings, of which what the gradients say is left out, times what that was off in `first`,
+        a measurement."""
         if self.dtype == torch.float64:
             return
         few = 8 if self.dtype == torch.float32 else 1
-        found = [self._one_sided(keys, seed, few * self._eps) for seed in (101, 102, 103)]
+        factor = first.measured / first.total() if first.total() else 1.0
+        factor = 1.0 if 0.5 < factor < 2 else max(-1.0, min(1.0, factor))
+        found = [self._one_sided(keys, seed, few * self._eps, factor) for seed in (101, 102, 103)]
         typical = math.sqrt(sum(x * x for x in found) / len(found))
         self.noise = max(self.noise, 2 * _SIZES[torch.float32][2] * self._loss_size(), 2 * typical)
 
-    def _one_sided(self, keys, seed, size):
+    def _one_sided(self, keys, seed, size, factor):
         before = self._moved(keys, seed, size)
         loss = self.runs.loss()
         said = self._dots(before)
         self._put_back(before)
         every = self.runs.gather(said)
         total = sum(sum(values) / len(values) for values in _by_key(every).values())
-        return loss - self.base - total
+        return loss - self.base - factor * total
 
     # -- measurements
 
