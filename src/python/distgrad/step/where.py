@@ -188,16 +188,22 @@ class Where:
             runs.held = contextlib.nullcontext()
 
     def _between(self, place, before):
-        """The calls between both outputs, on the first rank that has both."""
+        """The calls behind an output, up to the next right one that more calls come before; on the
+        first rank that has both."""
         calls, at = self._trace["calls"], self._trace["before"]
         begin = at.get(place.key)
-        end = at.get(before.key) if before else len(calls)
+        earlier = self._places[:self._places.index(place)] if before else []
+        after = next((p for p in reversed(earlier) if p.state == "right" and begin is not None
+                      and at.get(p.key, -1) > begin), None)
+        end = len(calls) if before is None else at[after.key] if after else begin
         mine = None
-        if begin is not None and end is not None and begin < end:
+        if begin is not None:
             mine = [f"{name} in {where}" for name, where, is_backward in calls[begin:end]
                     if not is_backward]
+        name = next((n for n in self._runs.gather(after.name if mine and after else None) if n), "")
         text = self._counted(mine)
-        return [f"{'Between both' if before else 'Behind it'} lies: {text}."] if text else []
+        until = f" and the output of {name}" if name else ""
+        return [f"Between it{until or ' and the loss'} lies: {text}."] if text else []
 
     def _list_calls(self):
         calls = self._trace["calls"][self._trace["begun"]:]
