@@ -213,8 +213,9 @@ wrong("by hand, tied reduced twice", _(by_hand, mistake="tied twice", tied=True,
       "after backward", "The loop meets the tied weight under both names and sums it twice.")
 wrong("by hand, sum for a mean", _(by_hand, divide=1), "mean", "*", 4.0, "factor", "after backward",
       "Summed, not divided, under a mean.")
-wrong("by hand, norms doubled", _(by_hand, mistake="norms doubled", layers=2), "mean", "*norm*", 2.0,
-      "factor", "after backward", "A few among many: of all together the factor is another one.")
+wrong("by hand, norms doubled", _(by_hand, mistake="norms doubled", layers=2), "mean", "*norm*",
+      2.0, "factor", "after backward",
+      "A few among many: of all together the factor is another one.")
 wrong("by hand, rank 0 alone", _(by_hand, mistake="to rank 0 alone"), "mean", "*", None,
       "one-rank-only", "after backward",
       "Rank 0 has the mean and nobody broadcasts it; the others' gradients are zero.")

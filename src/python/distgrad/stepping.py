@@ -10,13 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Union
 
 from . import blame, launched, saving, transport
 from .driver import compare, executable
 from .nesting import refuse_in_rank
 from .rank_room import why_no_room
 from .step_host import Follower, Lead, StartError, run_here
+from .step.report import GradientsReport
 from .step_report import StepReport
 from .words import ranks_text
 
@@ -57,7 +58,7 @@ def check_step(
     junit: Optional[str] = None,
     markdown: Optional[str] = None,
     sarif: Optional[str] = None,
-) -> "StepReport | GradientsReport":
+) -> Union[StepReport, GradientsReport]:
     """Compares the gradients of a step on `world_size` ranks with those of the same step in one
     process.
 

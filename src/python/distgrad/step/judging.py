@@ -16,6 +16,9 @@ from ..words import ranks_text
 _ROUNDS = 4  # of moving what is too small to be seen beside the others
 _ALONE = 8  # pieces that are measured one by one rather than by halves
 _SEEDS = (11, 12, 13)
+_ACROSS_SEEDS = (14, 15)
+_ACROSS_SIZES = (1, 4)  # of moves, relative to the usual
+_CONFIRMED_BY = 4  # times what a move of half the size changes
 _ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
 _HOLDERS = "the ranks that hold it"
 _CLEAR = 3  # times by how much ratios may be off: a common factor differs from 1 by more
@@ -92,6 +95,7 @@ class Judge:
 
     def _group(self, keys):
         """All that is wrong among these, whose copies have the same gradients."""
+        every = keys
         for _ in range(_ROUNDS):
             found = self._measure(keys, _SEEDS[0])
             if found is None:
@@ -104,6 +108,33 @@ class Judge:
             keys = unseen
         if unseen:
             self._small(unseen)
+        if self._measuring.dtype == torch.float32:
+            self._across(every)
+
+    def _across(self, keys):
+        """Finds what is wrong beside the gradients' own directions, along which the curvature
+        hides it in float32. Whether there is anything."""
+        if not any(all(self._is_wrong_across(keys, seed, size) for seed in _ACROSS_SEEDS)
+                   for size in _ACROSS_SIZES):
+            return False
+        if len(keys) > 1:
+            if not any([self._across(part) for part in self._parts(keys)]):
+                self._found.not_asked += [self._name(key) for key in keys]
+            return True
+        found = self._measuring.measure(keys, _ACROSS_SEEDS[0], alike=None)
+        self._add(Finding("other", [self._name(keys[0])], {}, keys=keys,
+                          said=found.values(keys[0]), right=self._right(keys[0])))
+        return True
+
+    def _is_wrong_across(self, keys, seed, size):
+        """Whether half the move confirms that what the loss does is not what the gradients say."""
+        far = self._measuring.measure(keys, seed, alike=None, size=size)
+        if far.agrees():
+            return False
+        near = self._measuring.measure(keys, seed, alike=None, size=size / 2)
+        room = abs(far.measured - near.measured) + 2 * self._measuring.noise / (
+            size * self._measuring.step)
+        return abs(near.measured - near.total()) > _CONFIRMED_BY * room
 
     def _rough(self, keys):
         """No direction gave a derivative."""
@@ -359,8 +390,11 @@ class Judge:
             self._sums = self._alternatives()
         candidates, measurements, every = None, [], []
         for seed in range(31, 31 + _CONFIRMED):
-            found = self._measuring.measure(keys, seed, alike=False)
-            values = self._values_of(keys, seed)
+            # The last is beside the gradients' own directions, in float32: see _across()
+            is_across = seed == 30 + _CONFIRMED and self._measuring.dtype == torch.float32
+            alike = None if is_across else False
+            found = self._measuring.measure(keys, seed, alike=alike)
+            values = self._values_of(keys, seed, alike)
             totals = {words: sum(by_key.values()) for words, by_key in values.items()}
             scale = max([abs(found.measured), *map(abs, totals.values())], default=0.0)
             room = found.resolution + self._room() * scale
@@ -375,10 +409,10 @@ class Judge:
     def _room(self):
         return 1e-6 if self._measuring.dtype == torch.float64 else 1e-2
 
-    def _values_of(self, keys, seed):
+    def _values_of(self, keys, seed, alike):
         """{words: {key: what that gradient says of the move}}: of sums and means of p.grad, and of
         what backward brought, over the ranks that hold a piece, and of single ranks'."""
-        mine = {words: self._measuring.dots(keys, seed, tensors, alike=False)
+        mine = {words: self._measuring.dots(keys, seed, tensors, alike=alike)
                 for words, tensors in self._sums.items()}
         every = self._measuring.runs.gather(mine)
         pieces = [self._measuring.pieces[key] for key in keys]

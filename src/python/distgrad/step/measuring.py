@@ -157,7 +157,8 @@ class Measuring:
 
     def measure(self, keys, seed, *, size=1.0, alike=True):
         """Of these pieces moved together. size: of the move relative to the usual; alike: all
-        pieces along their gradients by their full share, else by a random part of it."""
+        pieces along their gradients by their full share, else by a random part of it; None: not
+        along them at all."""
         keys = list(keys)
         self._weigh(keys)
         step = self.step * size
@@ -268,7 +269,8 @@ class Measuring:
         move = torch.randn(local.shape, generator=generator, dtype=wide).to(local.device)
         share = 1.0 if alike else float(torch.rand((), generator=generator)) * 0.95 + 0.05
         gradient = self.gradients[piece.name]
-        if gradient is not None and (len(piece.holders) == 1 or key in self.shared):
+        if alike is not None and gradient is not None and (
+                len(piece.holders) == 1 or key in self.shared):
             scale = float(real(gradient).double().square().mean().sqrt())
             if scale > 0 and math.isfinite(scale):
                 move += gradient.to(wide) * (share / scale)
