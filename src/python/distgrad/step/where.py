@@ -18,6 +18,7 @@ from .variables import plain
 _FEW = 8  # right parameters, of which it is looked at what they are made of
 _POLL_S = 0.01
 _SEARCH_S = 60.0
+_LEAST_RUNS = 12  # of a step, for which there has to be time
 _LOSS_SLACK = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2, "bfloat16": 2e-2}
 # By the coarsest dtype: the size of a move, the loss's rounding, how far a factor may be off
 _PRECISIONS = {"float64": (1e-5, 2.0**-46, 1e-2), "float32": (4e-3, 2.0**-22, 3e-2)}
@@ -33,6 +34,7 @@ class Where:
         self._single = self._when_it_is_there(os.path.join(folder, "single.trace"),
                                               request["timeout_s"])
         self._lines, self._stage, self._places = [], "unknown", []
+        self._end = request["end"]
 
     def _when_it_is_there(self, path, seconds):
         if self._runs.rank:
@@ -149,10 +151,15 @@ class Where:
             self._lines.append("Backward was not measured: the step, run again in the same"
                                f" processes, gave the loss {again:.9g} after {first:.9g}.")
             return
+        left = min(runs.gather(self._end - time.monotonic()))
+        if left < _LEAST_RUNS * runs.seconds:
+            self._lines.append("Backward was not measured: that takes a step's time"
+                               f" {_LEAST_RUNS} times and more; give a larger timeout_s.")
+            return
         step, rounding, slack = _PRECISIONS[dtype]
         size = max(abs(loss) for loss in [first, *losses] if loss is not None)
-        outputs = Outputs(runs, Precision(step, rounding * size, slack, True), _SEARCH_S,
-                          self._names, needed)
+        outputs = Outputs(runs, Precision(step, rounding * size, slack, True),
+                          min(_SEARCH_S, left / 3), self._names, needed)
         self._places = outputs.places()
         found, lines = departure(self._places), outputs.told(self._places)
         if found and (detached := self._with_constants(outputs)):
