@@ -67,20 +67,16 @@ def for_lightning(objective="mean", **options):
 
 
 def _check(model, step, objective, options):
-    report = check_gradients(model, step, objective, **options)
-    if int(_rank()) == 0:
-        print(report, flush=True)
-
-
-def _rank():
     import torch.distributed as dist
 
-    return dist.get_rank()
+    report = check_gradients(model, step, objective, **options)
+    if dist.get_rank() == 0:
+        print(report, flush=True)
 
 
 @contextlib.contextmanager
 def _nothing_logged(module):
-    """What training_step() logs belongs to no batch of the loop."""
+    """Drops what training_step() logs meanwhile, as that belongs to no batch of the loop."""
     names = ("log", "log_dict")
     before = {name: module.__dict__.get(name) for name in names}
     for name in names:

@@ -122,8 +122,8 @@ def take(value, call, x, binding, arguments):
 
 
 def warn_of_none(value, call, given, operand, label):
-    """Where a function that may work in place did not, and returns nothing. given: the operand as
-    it was."""
+    """Warns where a function that may work in place did not, and returns nothing. given: the
+    operand as it was."""
     is_root = call.group.rank == call.root
     receives = {"all_reduce": call.group.size > 1, "reduce": is_root, "broadcast": not is_root}
     if value is None and receives.get(call.kind) and torch.equal(given, operand):

@@ -67,7 +67,7 @@ def limit_memory(allowed, for_good=True):
 
 
 def raise_descriptor_limit():
-    """As the driver does for its ranks: a rank has connections to all others."""
+    """Raises the limit as the driver does for its ranks, since a rank is connected with all."""
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _DESCRIPTORS if most == resource.RLIM_INFINITY else min(most, _DESCRIPTORS)
     if now != resource.RLIM_INFINITY and now < wanted:

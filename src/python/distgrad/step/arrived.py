@@ -1,5 +1,5 @@
-"""What becomes of what backward brought: the gradient that a step returns, and the right one, as
-sums of what each backward pass brought on each rank.
+"""Says what becomes of what backward brought: the gradient that a step returns, and the right one,
+as sums of what each backward pass brought on each rank.
 """
 
 import torch
@@ -42,14 +42,15 @@ def told(wrong, right, arrived, returned, truth, rows=None):
 
 
 def _is_rounding(name, truth):
-    """Whether it is 0 on paper: of attention's keys, the bias."""
+    """Returns whether its gradient is 0 on paper, as that of the bias of attention's keys."""
     largest = max((float(x.abs().max()) for x in truth.values() if x.numel()), default=0.0)
     return name in truth and float(truth[name].abs().max()) <= 1e-2 * slack_of(
         truth[name]) * largest
 
 
 def _are_alike(a, b):
-    """Of what _sums() gave: the same columns, and weights but for rounding."""
+    """Returns whether two answers of _sums() have the same columns, and weights but for
+    rounding."""
     if a[0] != b[0] or not _alike(a[1], b[1]):
         return False
     return len(a) < 3 or all((x is None) == (y is None) and (x is None or _alike(x, y))
@@ -111,7 +112,7 @@ def _sums(name, arrived, returned, truth, is_right=False):
 
 
 def _apart(vectors):
-    """Those of one pass that are the same on several ranks once."""
+    """Joins the columns of one pass that are the same on several ranks."""
     columns, found = [], []
     for (rank, i), x in vectors.items():
         same = next((n for n, (ranks, other) in enumerate(columns)
@@ -131,8 +132,8 @@ def _flat(x):
 
 
 def _weights(matrix, target, slack):
-    """What the target is of the columns, in four digits; None where it is no sum of them, or of
-    more than one kind, or where short dtypes leave that open."""
+    """Returns the weights with which the columns add up to the target, in four digits; None where
+    they do not, or do in more than one way, or where short dtypes leave that open."""
     sizes = matrix.norm(dim=0)
     u, s, v = torch.linalg.svd(matrix / sizes, full_matrices=False)
     if float(s[-1]) < _LEAST_APART * float(s[0]) or slack > _SAME:
@@ -205,7 +206,7 @@ def _of(chosen, columns):
 
 
 def _proportion(columns, right, rows):
-    """Where the right weights are as many as the rows that count."""
+    """Returns a sentence where the right weights are in proportion to how many rows count."""
     if not rows or len(columns) < 2 or any(len(ranks) > 1 for ranks, _ in columns):
         return ""
     name, counts = rows

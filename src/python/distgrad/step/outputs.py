@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from ..words import ranks_text
 from .measuring import dot, number, real
 from .roots import is_asking, is_in_backward
-from .variables import digest, local_of, plain
+from .variables import digest, has_shares, local_of, plain
 
 _MOST_BYTES = 1 << 28  # of cotangents that one rank keeps
 _MOST_ALIGNED = 1 << 20  # elements of a cotangent that the ranks send each other
@@ -150,7 +150,6 @@ class Outputs:
         self._end = time.monotonic() + self._seconds
         self._sizes, self._cotangents, self._kept, self._aligned = {}, {}, 0, {}
         found = self._look()
-        self._listen()
         had = self._runs.gather(set(self._cotangents))
         found = [p for p in found if p.key in self._needed or any(p.key in row for row in had)]
         for i in self._order(found):
@@ -184,6 +183,8 @@ class Outputs:
                 local = local_of(x.detach())
                 seen.setdefault(key, (digest(local), tuple(local.shape)))
                 self._sizes[key] = float(real(local).double().square().mean().sqrt())
+            if x.requires_grad:
+                x.register_hook(lambda g: self._came(key, g))
 
         with Watch(self._runs.model, act):
             self._runs.run()
@@ -192,6 +193,7 @@ class Outputs:
                           for n, call, i in seen}
             seen = {self._keys[own]: value for own, value in seen.items()}
             self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
+            self._cotangents = {self._keys[own]: g for own, g in self._cotangents.items()}
         every = self._runs.gather(seen)
         found = []
         for key in reversed(_merged(every)):
@@ -201,14 +203,6 @@ class Outputs:
                     groups.setdefault(row[key], []).append(rank)
             found.append(Place(key, [tuple(g) for g in groups.values()]))
         return found
-
-    def _listen(self):
-        def act(key, x):
-            if x.requires_grad:
-                x.register_hook(lambda g: self._came(key, g))
-
-        with self._watch(act):
-            self._runs.run()
 
     def _came(self, key, gradient):
         if gradient is None or is_asking():  # None is of a Function that gives none
@@ -401,10 +395,4 @@ def told(places, slack=1e-2):
 def _is_watched(x):
     return (isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
             and x.dim() > 0 and x.numel() and not x.is_meta
-            and not isinstance(x, torch.nn.Parameter) and not _has_shares(x))
-
-
-def _has_shares(x):
-    """Whether it is a DTensor of which each rank has a share: such as a row-wise embedding's are
-    spoilt by any operator that is not the plan's."""
-    return hasattr(x, "placements") and any(p.is_partial() for p in x.placements)
+            and not isinstance(x, torch.nn.Parameter) and not has_shares(x))

@@ -5,7 +5,7 @@ from .module_names import names_of
 from .outputs import Watch
 from .roots import Roots, is_asking, is_in_backward
 from .seen import Seen, named
-from .variables import local_of, plain
+from .variables import has_shares, local_of, plain
 from .watching import Arrivals, Clipping
 
 _MOST_BYTES = 1 << 26  # of outputs, and of what backward brings, that one process keeps
@@ -101,8 +101,5 @@ class Recording:
 
 
 def whole(x):
-    """A copy of a tensor on the CPU; None of a DTensor that holds shares of a sum."""
-    if hasattr(x, "placements") and hasattr(x, "device_mesh"):
-        if any(p.is_partial() for p in x.placements):
-            return None
-    return local_of(x.detach()).to(device="cpu", copy=True)
+    """Returns a copy of a tensor on the CPU; None of a DTensor that holds shares of a sum."""
+    return None if has_shares(x) else local_of(x.detach()).to(device="cpu", copy=True)

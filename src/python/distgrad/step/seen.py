@@ -8,7 +8,7 @@ from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
 from .roots import is_in_backward
 
-_HALVES = (torch.float16, torch.bfloat16)
+_HALVES = ("float16", "bfloat16")
 _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
 _SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
@@ -78,7 +78,7 @@ def computed_in(single, ranks):
     if "float32" in single["casts"]:
         found["float32"] = "The single run computes", single["casts"]["float32"]
     theirs = [_halves(seen) for seen in ranks]
-    for dtype in ("float16", "bfloat16"):
+    for dtype in _HALVES:
         mine = _halves(single).get(dtype)
         other = next((places[dtype] for places in theirs if dtype in places), None)
         if mine or other:
@@ -91,10 +91,9 @@ def computed_in(single, ranks):
 def _halves(seen):
     """{a half precision: where one process computes in it}. What only communicates in it may be a
     mistake."""
-    names = [str(dtype).removeprefix("torch.") for dtype in _HALVES]
-    found = {dtype: where for dtype, where in seen["casts"].items() if dtype in names}
+    found = {dtype: where for dtype, where in seen["casts"].items() if dtype in _HALVES}
     for dtype, module in seen["modules"].items():
-        if dtype in names:
+        if dtype in _HALVES:
             found.setdefault(dtype, f"as in the output of {module}")
     return found
 

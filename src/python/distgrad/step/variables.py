@@ -46,6 +46,13 @@ def local_of(x):
     return x._local_tensor if hasattr(x, "_local_tensor") and hasattr(x, "placements") else x
 
 
+def has_shares(x):
+    """Returns whether x is a DTensor of which each rank has a share of a sum. Such as a row-wise
+    embedding's are spoilt by any operator that is not the plan's."""
+    return hasattr(x, "placements") and hasattr(x, "device_mesh") and any(
+        p.is_partial() for p in x.placements)
+
+
 def gradient_of(p):
     """A copy of what an optimizer sees as the gradient of this process's part of a parameter; None.
     All ranks of a DTensor's mesh call it: a gradient that lies otherwise is redistributed."""

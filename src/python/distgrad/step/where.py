@@ -125,15 +125,13 @@ class Where:
                                    self._trace["rows"]))
         lines, explained, is_after = [], set(), False
         if self._single:
-            lines, explained, is_after = arrived.told(
-                self._wrong, self._right[:_FEW], [{n: x for n, x in row[0].items() if x}
-                                                  for row in every],
-                [{n: x for n, x in row[1].items() if x is not None} for row in every],
-                self._single["gradients"], _last_rows([row[2] for row in every]))
-            lines += arrived.told_of_losses(
-                self._wrong, self._single["terms"],
-                [{n: x for n, x in row[1].items() if x is not None} for row in every],
-                self._single["gradients"])
+            brought = [{n: x for n, x in row[0].items() if x} for row in every]
+            returned = [{n: x for n, x in row[1].items() if x is not None} for row in every]
+            truth = self._single["gradients"]
+            lines, explained, is_after = arrived.told(self._wrong, self._right[:_FEW], brought,
+                                                      returned, truth,
+                                                      _last_rows([row[2] for row in every]))
+            lines += arrived.told_of_losses(self._wrong, self._single["terms"], returned, truth)
         self._lines += lines
         explained, is_after = self._runs.gather((explained, is_after))[0]
         if explained and self._stage == "unknown":
@@ -147,7 +145,11 @@ class Where:
             return
         again = runs.run()
         first = declared(losses, runs.objective)
-        if again is None or abs(again - first) > _PRECISIONS[dtype][1] * 64 * abs(first):
+        if again is None:
+            self._lines.append("Backward was not measured: no loss was seen when the step was run"
+                               " again in the same processes.")
+            return
+        if abs(again - first) > _PRECISIONS[dtype][1] * 64 * abs(first):
             self._lines.append("Backward was not measured: the step, run again in the same"
                                f" processes, gave the loss {again:.9g} after {first:.9g}.")
             return
