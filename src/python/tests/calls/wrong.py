@@ -153,13 +153,7 @@ def identity_that_asks_for_float32(x, w):
     return torch.sin(0.3 * y)
 
 
-class _InBfloat16(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = x.clone()
-        dist.all_reduce(y)
-        return y
-
+class _InBfloat16(_Identity):
     @staticmethod
     def backward(ctx, cotangent):
         narrow = cotangent.bfloat16()
