@@ -22,6 +22,7 @@ ExitCode fuzz_command(const Arguments&);
 ExitCode compare_command(const Arguments&);
 ExitCode golden_command(const Arguments&);
 ExitCode gradcheck_command(const Arguments&);
+ExitCode step_command(const Arguments&);
 ExitCode init_command(const Arguments&);
 ExitCode repro_command(const Arguments&);
 ExitCode list_command(const Arguments&);

@@ -39,6 +39,7 @@ constexpr Command kCommands[] = {
     {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
     {"gradcheck", "measure a function's backward on several ranks, element by element",
      gradcheck_command},
+    {"step", "measure whether a training step's gradients are its loss's derivative", step_command},
     {"golden", "write, check or show changes of files that hold the true gradients",
      golden_command},
     {"init", "write a first scenario, and the schema for editors", init_command},
@@ -142,8 +143,8 @@ int run_here(const Arguments& arguments) {
   });
 }
 
-// `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's
-// variables.
+// `gradcheck` and `step` join the launcher's ranks by themselves, each of them, as torch does: by
+// torchrun's variables.
 void set_torchs_variables(const LaunchedWorld& world) {
   if (std::getenv("RANK")) return;
   std::string error;
@@ -193,7 +194,7 @@ int run_main(const Arguments& arguments) {
     });
   return with_errors_reported([&] {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });
-    if (world && !arguments.empty() && arguments[0] == "gradcheck") {
+    if (world && !arguments.empty() && (arguments[0] == "gradcheck" || arguments[0] == "step")) {
       set_torchs_variables(*world);
       return run_here(arguments);
     }

@@ -1,19 +1,10 @@
 // distgrad gradcheck [OPTION...] FILE:FUNCTION: runs `python -m distgrad.gradcheck`, which needs no
 // rank program, or becomes it where that is a rank of a launcher.
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 
-#include "base/error.h"
 #include "cli/command.h"
 #include "cli/parse_arguments.h"
-#include "cli/watched_program.h"
-#include "pool/installation.h"
-#include "verify/interpreters.h"
+#include "cli/python_module.h"
 
 namespace distgrad {
 namespace {
@@ -38,21 +29,6 @@ Arguments without_python(const Arguments& arguments) {
     }
   }
   return kept;
-}
-
-// Python finds the module in front of whatever else the user has there.
-void put_on_python_path(const std::filesystem::path& folder) {
-  const char* before = std::getenv("PYTHONPATH");
-  const std::string path = before && *before ? folder.string() + ":" + before : folder.string();
-  setenv("PYTHONPATH", path.c_str(), 1);
-}
-
-[[noreturn]] void become(const std::vector<std::string>& command) {
-  std::vector<char*> words;
-  for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
-  execv(words[0], words.data());
-  throw SystemError(fmt::format("{} does not run: {}", command[0], std::strerror(errno)));
 }
 
 }  // namespace
@@ -101,18 +77,9 @@ ExitCode gradcheck_command(const Arguments& arguments) {
       ->type_name("PATH");
   describe(app, kGradcheckExamples);
   if (const auto done = parse_arguments(app, arguments)) return *done;
-  Interpreters interpreters;
-  std::vector<std::string> command = {interpreters.find(python).path, "-m", "distgrad.gradcheck"};
-  const Arguments passed = without_python(arguments);
-  command.insert(command.end(), passed.begin(), passed.end());
-  std::error_code ignored;
-  const auto program =
-      std::filesystem::weakly_canonical(python_ranks_of(executable_folder()), ignored);
-  put_on_python_path(program.parent_path().parent_path().parent_path());
   const bool joins =
       app["--ranks"]->count() == 0 && std::getenv("RANK") && std::getenv("WORLD_SIZE");
-  if (joins) become(command);
-  return run_watched(command);
+  return run_python_module(python, "distgrad.gradcheck", without_python(arguments), joins);
 }
 
 }  // namespace distgrad

@@ -19,7 +19,7 @@ struct FindingRow {
   bool is_shown_by_few_data = false;
 };
 
-inline constexpr std::array<FindingRow, 27> kFindings = {{
+inline constexpr std::array<FindingRow, 28> kFindings = {{
     // name, meaning, help, is_shown_by_few_data
     {"objective", "the gradients are right for another objective than the declared one",
      "Decide what the ranks' losses stand for: their sum, their mean, or one loss that every rank "
@@ -109,6 +109,11 @@ inline constexpr std::array<FindingRow, 27> kFindings = {{
      "the backward of a call was measured, and no name fits: its formula is reported",
      "Compare the measured formula with the right one, term by term: it says what each rank's "
      "operand gets from each rank's cotangent."},
+    {"other-gradient",
+     "a gradient is neither the derivative of the step's loss nor a multiple of it",
+     "Look at what the report says p.grad is made of, and at the first module, on the way back "
+     "from "
+     "the loss, where backward departs."},
     {"shape", "a saved gradient has another shape than the reference's",
      "Compare gradients of the same model, cut in the same way; a tensor may be stored "
      "transposed."},

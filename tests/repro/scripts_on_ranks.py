@@ -14,6 +14,7 @@ import json
 import math
 import multiprocessing
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -75,31 +76,39 @@ def problems_with(case, gradients, true):
     return found
 
 
-def load(path):
-    names = {"__name__": "repro_script"}
+def compiled(path):
     with open(path) as file:
-        exec(compile(file.read(), path, "exec"), names)
+        return compile(file.read(), path, "exec")
+
+
+def load(code):
+    names = {"__name__": "repro_script"}
+    exec(code, names)
     return names
 
 
-def run_scripts(rank, world_size, scripts, store, place, queue):
-    """One rank; `scripts` are (case, path)."""
+def run_scripts(rank, world_size, scripts, store, place, queue, to_rank_0):
+    """One rank. `scripts` are (case, code), compiled once for all ranks; `to_rank_0` is a pipe for
+    each rank, as a collective of pickled objects takes longer than most scripts."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     dist.init_process_group("gloo", store=dist.FileStore(store, world_size), rank=rank,
                             world_size=world_size)
-    for index, (case, path) in enumerate(scripts):
+    for index, (case, code) in enumerate(scripts):
         place[rank] = index
         try:
-            script = load(path)
+            script = load(code)
             if "connect" in script:
                 script["connect"](rank)
-            everything = [None] * world_size
-            dist.all_gather_object(everything, script["observed"](rank))
+            mine = script["observed"](rank)
+            if rank > 0:
+                to_rank_0[rank][1].send_bytes(pickle.dumps(mine))
+            else:
+                everything = [mine] + [pickle.loads(end.recv_bytes()) for end, _ in to_rank_0[1:]]
             if "measure" in script:
                 script["measure"](rank)
             if rank == 0:
-                losses, gradients = zip(*everything)
+                _, gradients = zip(*everything)
                 found = problems_with(case, gradients, script["truth"]()[1])
                 rows = list(script["rows"](gradients, script["truth"]()[1]))
                 same = all(torch.isclose(torch.zeros_like(w) if s is None else s.double(), w,
@@ -130,10 +139,12 @@ def run_world(world_size, scripts):
     done = 0
     while done < len(scripts):
         queue, place = context.Queue(), context.Array("i", world_size)
+        pipes = [context.Pipe(duplex=False) for _ in range(world_size)]
         left = scripts[done:]
         with tempfile.TemporaryDirectory() as folder:
             ranks = [context.Process(target=run_scripts,
-                                     args=(r, world_size, left, folder + "/store", place, queue))
+                                     args=(r, world_size, left, folder + "/store", place, queue,
+                                           pipes))
                      for r in range(world_size)]
             for process in ranks:
                 process.start()
@@ -177,9 +188,8 @@ def check(paths, every=1, offset=0, options=(), shared=()):
             cases = json.load(file)["cases"]
         cases = [c for c in cases if c["verdict"] in ("match", "mismatch", "disputed")]
         cases = cases[offset::every]
-        for start in range(0, len(cases), 200):
-            ids = [c["id"] for c in cases[start : start + 200]]
-            subprocess.run([DISTGRAD, "repro", "-o", folder + "/", *shared, *ids], check=True)
+        subprocess.run([DISTGRAD, "repro", "-o", folder + "/", *shared, *(c["id"] for c in cases)],
+                       check=True)
         by_size = {}
         for case in cases:
             by_size.setdefault(case["world_size"], []).append(
@@ -189,7 +199,8 @@ def check(paths, every=1, offset=0, options=(), shared=()):
         found, count = {}, 0
         for world_size, scripts in sorted(by_size.items()):
             for case_id, problems in run_world(
-                    world_size, [s for s in scripts if os.path.exists(s[1]) and can_run(s[1])]):
+                    world_size, [(case, compiled(path)) for case, path in scripts
+                                 if os.path.exists(path) and can_run(path)]):
                 count += 1
                 if problems:
                     found[case_id] = problems

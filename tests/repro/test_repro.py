@@ -116,7 +116,7 @@ class GatherLayer(torch.autograd.Function):
     def test_what_fails_is_the_program(self):
         script = self.path("repro.py")
         distgrad("repro", "scenarios/regress/torchtitan-2106.json:world_size=2", "-o", script)
-        names = scripts_on_ranks.load(script)
+        names = scripts_on_ranks.load(scripts_on_ranks.compiled(script))
         rows = list(names["guards"](*names["truth"]()))
         self.assertEqual([name for name, _, seen, wanted, _ in rows if not seen.equal(wanted)],
                          ["loss", "x", "w", "bias"])

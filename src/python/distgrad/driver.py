@@ -69,6 +69,18 @@ def compare(reference, observed, options, folder):
     return code == _AS_EXPECTED, fields, output
 
 
+def write_step(fields, text, files):
+    """Writes a report of check_gradients, as data and as text, in the formats that `files` names.
+    Raises ValueError."""
+    with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
+        path = os.path.join(folder, "report.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**fields, "text": text}, file)
+        code, output, errors = call("step", {"report": path, **files}, [])
+        if code != _AS_EXPECTED:
+            raise RuntimeError(f"distgrad step: exit code {code}\n{errors or output}")
+
+
 def _reported(command, options, positional, shorten, cwd=None, others=None):
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         file = os.path.join(folder, "report.json")

@@ -97,9 +97,9 @@ def _run_and_save(name, folder, request):
     if rank is None and isinstance(found, tuple) and len(found) == 2:
         found, losses = found
     if "measured" in request:
-        return _check_gradients(name, rank, found, folder, request)
+        return _check_gradients(rank, found, folder, request)
     if not isinstance(found, Mapping):
-        raise TypeError(f"{name}: the function returned a {type(found).__name__}; it is to return"
+        raise TypeError(f"the function returned a {type(found).__name__}; it is to return"
                         f" {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
     # Whose it is is known here: the function may have destroyed its process group, or made others.
@@ -110,16 +110,16 @@ def _run_and_save(name, folder, request):
         second.finish(lambda: _call(function, rank, request["world_size"]), found, losses)
 
 
-def _check_gradients(name, rank, found, folder, request):
+def _check_gradients(rank, found, folder, request):
     """Of check_step without a single run: `report`, on rank 0."""
     from .step.api import check_gradients
 
     if not isinstance(found, tuple) or len(found) != 2:
-        raise TypeError(f"{name}: the function returned a {type(found).__name__}; without `single`"
+        raise TypeError(f"the function returned a {type(found).__name__}; without `single`"
                         " it is to return (model, step)")
     model, step = found
-    objective, timeout_s = transport.loads(request["measured"])
-    report = check_gradients(model, step, objective, timeout_s=timeout_s, raise_exception=False)
+    objective, options = transport.loads(request["measured"])
+    report = check_gradients(model, step, objective, raise_exception=False, **options)
     if rank == 0:
         with open(os.path.join(folder, "report"), "wb") as file:
             pickle.dump(report, file)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional, Union
 
 from . import blame, launched, saving, transport
-from .driver import compare, executable
+from .driver import compare, executable, write_step
 from .nesting import refuse_in_rank
 from .rank_room import why_no_room
 from .step_host import Follower, Lead, StartError, run_here
@@ -51,6 +51,9 @@ def check_step(
     strict: bool = False,
     rtol: Optional[float] = None,
     atol: Optional[float] = None,
+    copies: Iterable[str] = (),
+    pieces: Iterable[str] = (),
+    detached: "bool | Iterable[str]" = (),
     backend: str = "gloo",
     seed: int = 0,
     timeout_s: float = 60,
@@ -108,9 +111,10 @@ def check_step(
         def test_gradients():
             distgrad.check_step(parallel, world_size=4)
 
-    The report is check_gradients' then, and what compares (`reduce`, `rtol`, ...) does not apply.
+    The report is check_gradients' then. `copies`, `pieces` and `detached` are its; what compares
+    (`reduce`, `rtol`, ...) does not apply.
 
-    `html`, `junit`, `markdown` and `sarif` are files for the comparison in these formats, a case a
+    `html`, `junit`, `markdown` and `sarif` are files for the report in these formats, a case a
     parameter (docs/reports.md).
 
     Returns the report, or raises AssertionError with it (also as its `report`); RankError where a
@@ -118,15 +122,18 @@ def check_step(
     wrong with the arguments; RuntimeError where there is no `distgrad` executable."""
     __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
-    if single is not None:
+    if single is not None or html or junit or markdown or sarif:
         executable()
     team = launched.team()
     world_size = launched.ranks_by_default() if world_size is None else world_size
     files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
     compares = {"reduce": reduce, "partly_held": partly_held, "counts": counts, "rtol": rtol,
-                "atol": atol, **files}
+                "atol": atol}
+    measures = {"copies": copies, "pieces": pieces, "detached": detached}
     if single is None and (given := [name for name, value in compares.items() if value]):
         raise ValueError(f"{', '.join(given)}: without `single` nothing is compared")
+    if single is not None and (given := [name for name, value in measures.items() if value]):
+        raise ValueError(f"{', '.join(given)}: with `single` nothing is measured")
     _check_arguments(parallel, single, world_size, reduce, counts, timeout_s)
     if team and world_size > team.size:
         raise ValueError(
@@ -146,11 +153,11 @@ def check_step(
                    "count": [f"{name}={n}" for name, n in (counts or {}).items()]}
         files = {name: os.path.abspath(path) for name, path in files.items() if path}
         if single is None:
-            request["measured"] = transport.dumps((objective, timeout_s))
+            request["measured"] = transport.dumps((objective, {**measures, "timeout_s": timeout_s}))
             request["timeout_s"] = _STEPS * timeout_s + _SEARCH_S
 
             def lead():
-                return _measured(folder, request, strict)
+                return _measured(folder, request, strict, files)
         else:
             def lead():
                 return _compared(folder, request, single, options, files)
@@ -161,11 +168,13 @@ def check_step(
         return team.agree(call, lead, Follower(team, folder, request))
 
 
-def _measured(folder, request, strict):
+def _measured(folder, request, strict, files):
     __tracebackhide__ = True
     _run_processes(folder, request)
     with open(os.path.join(folder, "report"), "rb") as file:
         report = pickle.load(file)
+    if files:
+        write_step(report.to_dict(), str(report), {**files, "ran": _command(), "strict": strict})
     if report.verdict not in (("right",) if strict else ("right", "disputed")):
         error = AssertionError(str(report).replace("check_gradients:", "check_step:", 1))
         error.report = report

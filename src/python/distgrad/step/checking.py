@@ -102,7 +102,7 @@ class _Check:
             outputs = Outputs(runs, precision, self._options.search_s - runs.seconds)
             places = outputs.places()
             report.where = outputs.told(places)
-            report.places = [p.to_dict() for p in places]
+            report.places = outputs.as_data(places)
         self._note_rounded(measuring)
         self._note_short_loss()
         report.dtype = str(measuring.dtype).removeprefix("torch.")

@@ -98,9 +98,10 @@ class Place:
         module, call, _ = self.key
         return (module or "the model") + (f" (call {call + 1})" if call else "")
 
-    def to_dict(self):
+    def to_dict(self, slack=1e-2):
         module, call, index = self.key
         return {"module": module, "call": call, "index": index, "state": self.state,
+                "factor": self.factor(slack) if self.state == "wrong" else None,
                 "copies": [list(g) for g in self.groups],
                 "ratios": [list(r) if r else None for r in self.ratios]}
 
@@ -165,6 +166,9 @@ class Outputs:
 
     def told(self, places):
         return told(places, self._precision.slack)
+
+    def as_data(self, places):
+        return [place.to_dict(self._precision.slack) for place in places]
 
     # -- what there is
 

@@ -58,8 +58,9 @@ class GradientsReport:
     disputed: list = field(default_factory=list)
     detached: dict = field(default_factory=dict)
     where: list = field(default_factory=list)  # sentences on where backward departs
-    # Of modules' outputs in the order of backward {"module", "call", "index", "state", "copies",
-    # "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked".
+    # Of modules' outputs in the order of backward {"module", "call", "index", "state", "factor",
+    # "copies", "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked"; factor:
+    # what a wrong cotangent is times the right one, or None.
     places: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     reason: str = ""  # why nothing was decided
@@ -84,8 +85,18 @@ class GradientsReport:
         self.reason = why
 
     def to_dict(self):
-        """Of lists, dicts, texts and numbers, for json.dumps()."""
-        return {"verdict": self.verdict, **asdict(self)}
+        """Of lists, dicts, texts and numbers, for json.dumps(): what is no finite number is "nan",
+        "inf" or "-inf"."""
+        return _finite({"verdict": self.verdict, **asdict(self)})
+
+    def write(self, html=None, junit=None, markdown=None, sarif=None):
+        """Writes files in these formats, a case a parameter (docs/reports.md). The ranks have the
+        same report: call it on one of them. RuntimeError where there is no `distgrad`
+        executable."""
+        from ..driver import write_step
+
+        files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
+        write_step(self.to_dict(), str(self), files)
 
     # -- text
 
@@ -149,6 +160,14 @@ class GradientsReport:
         width = max((len(title) for title, _ in rows), default=0) + 3
         return [line for title, text in rows
                 for line in _wrapped(text, f"{title:<{width}}", " " * width)]
+
+
+def _finite(value):
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def factor_text(factor, counts):

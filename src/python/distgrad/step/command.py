@@ -1,0 +1,90 @@
+"""`distgrad step FILE:FUNCTION`: check_step of a function that is named on the command line. The
+options are read by src/cli/step_command.cpp."""
+
+import json
+import os
+import sys
+
+from .. import launched
+from ..gradient_check import named
+from ..stepping import RankError, check_step
+from ..visible_text import on_few_lines, visible_text, without_commands
+
+_RIGHT, _WRONG, _USER, _BROKEN = 0, 1, 2, 3
+_CODES = {"right": _RIGHT, "disputed": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN}
+
+
+class Named:
+    """FILE:FUNCTION, which each process that runs the step imports for itself."""
+
+    def __init__(self, text):
+        named.look_for(text)
+        self._text = text
+
+    def __call__(self):
+        raise TypeError("it is called in the ranks")
+
+    def __reduce__(self):
+        return _loaded, (self._text,)
+
+
+def _loaded(text):
+    from ..ranks import adapters_loading
+
+    place, name, _ = named.parts_of(text)
+    return adapters_loading.find_name(adapters_loading.load_module(place), name, place)
+
+
+def main(request):
+    """request: the options, as JSON. The exit code: 0 right, 1 wrong, 2 the user's error, 3 not
+    carried through, or not decided."""
+    options = json.loads(request)
+    sys.orig_argv = options["command"]  # reports show what the user ran
+    try:
+        report = _report(options)
+        if launched.team() and launched.team().rank:
+            return _code(report, options["strict"])
+        if options["json"] != "-":
+            print(visible_text(str(report).replace("check_step: ", "step: ", 1).replace(
+                "check_gradients: ", "step: ", 1)), flush=True)
+        if options["json"]:
+            _write_json(options["json"], report)
+        return _code(report, options["strict"])
+    except (named.NotThere, ValueError, TypeError, OSError) as error:
+        print("step:", on_few_lines(str(error).removeprefix("check_step: ")), file=sys.stderr)
+        return _USER
+    except (RankError, launched.LaunchError, AssertionError) as error:  # there is no report
+        print(visible_text(str(error).replace("check_step: ", "step: ", 1)), file=sys.stderr)
+        return _BROKEN
+
+
+def _report(options):
+    """A StepReport or a GradientsReport."""
+    function, single = options["function"], options["single"]
+    place = named.parts_of(function)[0]
+    try:
+        return check_step(
+            Named(function), Named(f"{place}:{single}") if single else None, options["ranks"],
+            objective=options["objective"], strict=options["strict"], backend=options["backend"],
+            timeout_s=options["timeout"], copies=options["copies"], pieces=options["pieces"],
+            detached="all" in options["detached"] or options["detached"],
+            **{name: options[name] or None for name in ("html", "junit", "markdown", "sarif")})
+    except AssertionError as error:
+        if not hasattr(error, "report"):
+            raise
+        return error.report
+
+
+def _code(report, strict):
+    if isinstance(report, dict):
+        return _WRONG if report.wrong or strict and report.vacuous else _RIGHT
+    return _WRONG if strict and report.verdict == "disputed" else _CODES[report.verdict]
+
+
+def _write_json(path, report):
+    text = json.dumps(report if isinstance(report, dict) else report.to_dict(), indent=1) + "\n"
+    if path == "-":
+        print(without_commands(text), end="", flush=True)
+        return
+    with open(os.path.abspath(path), "w") as file:
+        file.write(text)

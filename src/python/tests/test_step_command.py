@@ -1,0 +1,181 @@
+"""`distgrad step`, and the files that reports of check_gradients are written to.
+
+    DISTGRAD=build/bin/distgrad python src/python/tests/test_step_command.py
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+from pathlib import Path
+
+DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
+STEPS = """
+import torch
+import torch.distributed as dist
+from torch import nn
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor, x = factor, x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return ctx.factor * g, None
+
+
+class Rows(nn.Linear):
+    def forward(self, x):
+        return Sum.apply(super().forward(x), self.factor)
+
+
+def cut(rank, factor):
+    torch.manual_seed(1)
+    x, head = torch.randn(5, 4).double(), nn.Linear(3, 2).double()
+    torch.manual_seed(10 + rank)
+    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), Rows(6, 3, bias=False), nn.Tanh()).double()
+    model[2].factor = factor
+    model.append(head)
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    return model, step
+
+
+def right(rank):
+    return cut(rank, 1)
+
+
+def doubled(rank):
+    return cut(rank, 2)
+
+
+def detaches(rank):
+    torch.manual_seed(3)
+    x, model = torch.randn(5, 4).double(), nn.Linear(4, 4).double()
+
+    def step():
+        model.zero_grad()
+        loss = (model(x) - model(2 * x).detach()).square().mean()
+        loss.backward()
+        return loss
+
+    return model, step
+
+
+def no_pair():
+    return nn.Linear(2, 2)
+
+
+def gradients(rank):
+    model, step = cut(0, 1)
+    return {"w": torch.ones(3) * (1 + rank)}
+
+
+def single():
+    return {"w": torch.ones(3)}
+"""
+
+
+class StepCommand(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        (self.folder / "steps.py").write_text(STEPS)
+
+    def step(self, function, *options, ranks=3):
+        return subprocess.run([DISTGRAD, "step", f"{self.folder}/steps.py:{function}", "--ranks",
+                               str(ranks), "--python", sys.executable, *options], cwd=self.folder,
+                              capture_output=True, text=True, check=False)
+
+    def refused(self, *options):
+        """The one line."""
+        done = subprocess.run([DISTGRAD, "step", *options, "--python", sys.executable],
+                              cwd=self.folder, capture_output=True, text=True, check=False)
+        self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        return done.stderr
+
+    def test_right_wrong_and_disputed(self):
+        done = self.step("right", "--objective", "replicated")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("step: 5 gradients, all right, on 3 ranks (gloo), for the loss that all",
+                      done.stdout)
+        done = self.step("detaches", "--objective", "replicated")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("2 of 2 gradients disputed", done.stdout)
+        self.assertEqual(self.step("detaches", "--objective", "replicated", "--strict").returncode,
+                         1)
+        done = self.step("detaches", "--objective", "replicated", "--strict", "--detached", "all")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def test_a_wrong_step_in_every_format(self):
+        files = {name: self.folder / f"report.{name}"
+                 for name in ("json", "html", "junit", "markdown", "sarif")}
+        done = self.step("doubled", "--objective", "replicated",
+                         *(word for name, path in files.items() for word in (f"--{name}", path)))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("0.weight, 0.bias, 2.weight\n    p.grad is 2 times the derivative",
+                      done.stdout)
+        report = json.loads(files["json"].read_text())
+        self.assertEqual(report["verdict"], "wrong")
+        self.assertEqual([(place["module"], place["state"]) for place in report["places"]],
+                         [("4", "right"), ("3", "right"), ("2", "right"), ("1", "wrong"),
+                          ("0", "wrong")])
+        cases = {case.get("name"): [child.tag for child in case] for case in
+                 xml.etree.ElementTree.parse(files["junit"]).iter("testcase")}
+        self.assertEqual(cases, {"step:0.weight": ["failure"], "step:0.bias": ["failure"],
+                                 "step:2.weight": ["failure"], "step:4.weight": [],
+                                 "step:4.bias": []})
+        found = json.loads(files["sarif"].read_text())["runs"][0]["results"]
+        self.assertEqual({result["ruleId"] for result in found}, {"scaled"})
+        page = files["html"].read_text()
+        self.assertIn("in the order of backward", page)
+        self.assertIn("backward departs here: the cotangent is 2 times the right one", page)
+        self.assertIn("steps.py:doubled --ranks 3", page, "what the user ran")
+        self.assertIn("3 not as expected, of 5 parameters", files["markdown"].read_text())
+
+    def test_beside_a_single_run(self):
+        done = self.step("gradients", "--single", "single", "--junit",
+                         str(self.folder / "report.xml"))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("step: 1 of 1 gradient is wrong", done.stdout)
+        self.assertTrue((self.folder / "report.xml").exists())
+
+    def test_bad_input(self):
+        self.assertIn("no such file: nope.py", self.refused("nope.py:f"))
+        self.assertIn("(did you mean doubled?)", self.refused("steps.py:doubld"))
+        self.assertIn("\"steps.py\" is not FILE:FUNCTION", self.refused("steps.py"))
+        self.assertIn("which function?", self.refused())
+        self.assertIn("with `single` nothing is measured",
+                      self.refused("steps.py:gradients", "--single", "single", "--copies", "w"))
+        self.assertIn("give a smaller world_size", self.refused("steps.py:right", "--ranks",
+                                                                "100000"))
+        self.assertIn("--html - : name a file", self.refused("steps.py:right", "--html", "-"))
+        self.assertIn("--ranks is a number of ranks, not 0",
+                      self.refused("steps.py:right", "--ranks", "0"))
+        self.assertIn("--objective \"max\": there are mean, sum, replicated",
+                      self.refused("steps.py:right", "--objective", "max"))
+        (self.folder / "report.json").write_text("{}")
+        self.assertIn("is no report of check_gradients",
+                      self.refused("--report", "report.json", "--html", "x.html"))
+        done = self.step("no_pair")
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("ranks 0, 1, 2 raised:\nTypeError: the function returned a Linear; without"
+                      " `single` it is to return (model, step)", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
