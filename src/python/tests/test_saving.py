@@ -5,21 +5,21 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
-import warnings
 from unittest import mock
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import torch
-import torch.distributed as dist
-from torch import nn
+from gradchecks import ranks  # noqa: E402: it sets the path to distgrad
 
-from distgrad.saving import save_gradients
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+
+from distgrad.saving import save_gradients  # noqa: E402
 
 DISTGRAD = os.environ.get("DISTGRAD", "distgrad")
 WORLD_SIZE = 4
@@ -61,8 +61,8 @@ def data_parallel(rank, folder):
     backward(own, part)
     save_gradients(own, os.path.join(folder, "own"))
     init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
-    for ranks in ([0, 3], [1, 2]):
-        dist.new_group(ranks)
+    for pair in ([0, 3], [1, 2]):
+        dist.new_group(pair)
     save_gradients({name: 2 * p.grad for name, p in model.named_parameters()},
                    os.path.join(folder, "doubled"))
 
@@ -89,31 +89,16 @@ def sharded(rank, folder):
     save_gradients(model, os.path.join(folder, "spoilt"))
 
 
-def run_rank(rank, port, body, folder):
-    warnings.simplefilter("ignore")
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD_SIZE)
-    body(rank, folder)
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Saving(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.temporary = tempfile.TemporaryDirectory()
         cls.folder = cls.temporary.name
-        model = make_model()
+        for body in (data_parallel, sharded):
+            ranks.run(lambda body=body: body(dist.get_rank(), cls.folder), WORLD_SIZE)
+        model = make_model()  # who has run autograd can start no ranks
         backward(model, make_input())
         save_gradients(model, os.path.join(cls.folder, "reference"))
-        for body in (data_parallel, sharded):
-            torch.multiprocessing.spawn(run_rank, (free_port(), body, cls.folder), WORLD_SIZE)
 
     @classmethod
     def tearDownClass(cls):
