@@ -47,10 +47,12 @@ class Float32Inside(nn.Module):
         return self.second((h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype))
 
 
-def averaged(model, dtype=torch.float64, dropout=0.0, change=lambda model: None, ends=None):
-    """A step that is right unless `change` makes it wrong, after the reduction. ends(loss)."""
-    rank = dist.get_rank()
-    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(rank)).to(dtype)
+def averaged(model, dtype=torch.float64, dropout=0.0, change=lambda model: None, ends=None,
+             seed=None):
+    """A step that is right unless `change` makes it wrong, after the reduction. ends(loss). The
+    ranks have data of their own, or those of `seed`."""
+    seed = dist.get_rank() if seed is None else seed
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
     def step():
         model.zero_grad()
@@ -152,6 +154,7 @@ def everything():
     found["state"] = all(torch.equal(before[name], value)
                          for name, value in model.state_dict().items())
     found["gradients"] = all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), stale))
+    found["same data"] = asked(model, averaged(model, seed=5))
     found["wrong"] = asked(model, averaged(model, change=doubled_bias))
     found["raised"] = raised(distgrad.check_gradients, model, averaged(model, change=doubled_bias))
     found["in float32"] = asked(m := Model(), averaged(m, torch.float32))
@@ -349,6 +352,13 @@ class CheckGradients(unittest.TestCase):
         for text in texts[1:]:
             self.assertEqual(text, "check_gradients: 1 of 6 gradients is wrong, on 3 ranks (gloo),"
                              " for the mean of the ranks' losses: rank 0 says which")
+
+    def test_data_that_are_the_same_on_all_ranks_are_noted(self):
+        words = "all ranks hold the same parameters and have the same loss"
+        report = self.on_all_ranks("same data")
+        self.assertEqual(report["verdict"], "right")
+        self.assertIn(words, report["notes"][0])
+        self.assertNotIn(words, "".join(self.on_all_ranks("right")["notes"]))
 
     def test_what_is_not_the_same_twice_is_not_judged(self):
         report = self.on_all_ranks("another loss")

@@ -105,6 +105,8 @@ class _Check:
             report.places = outputs.as_data(places)
         self._note_rounded(measuring)
         self._note_short_loss()
+        if report.verdict == "right":
+            self._note_same_data(report, known)
         report.dtype = str(measuring.dtype).removeprefix("torch.")
         report.notes += self._notes
         report.runs, report.seconds = runs.count, runs.seconds
@@ -182,6 +184,15 @@ class _Check:
         if short:
             self._notes.append(f"step() returns its loss in {', '.join(sorted(short))}, which has"
                                " three digits: computed in float32, more can be decided")
+
+    def _note_same_data(self, report, known):
+        everyone = list(range(report.ranks))
+        is_alike = report.ranks > 1 and len(set(report.losses)) == 1 and all(
+            sorted(piece.holders) == everyone for piece in known)
+        if is_alike and self._options.objective == "mean":
+            self._notes.append("all ranks hold the same parameters and have the same loss: if they"
+                               " have the same data, too, a mean over the ranks that is missing"
+                               " does not show here")
 
     def _note_copies(self, known):
         apart = [p.name for p in known if len(p.holders) > 1 and not p.digest]
