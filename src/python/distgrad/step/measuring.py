@@ -92,11 +92,15 @@ class Measuring:
         """Of pieces whose gradients, on some rank, are values of a shorter dtype in a tensor of a
         wider one: that they were reduced in, perhaps."""
         own = {}
+        sizes = [float(g.abs().max()) for g in self.gradients.values() if g is not None
+                 and g.numel()]
         for key in self._own(self.pieces):
             gradient = self.gradients[self.pieces[key].name]
             for dtype, error in _ROUNDED.items():
+                # What is rounding itself has few digits by nature
                 if gradient is not None and torch.finfo(gradient.dtype).eps < 2 * error and bool(
-                        (gradient != 0).any()) and _holds(gradient, dtype):
+                        (gradient.abs() > 64 * torch.finfo(gradient.dtype).eps * max(sizes)).any()
+                ) and _holds(gradient, dtype):
                     own[key] = (str(dtype).removeprefix("torch."), 8 * error)
                     break
         found = {}
