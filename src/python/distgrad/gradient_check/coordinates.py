@@ -101,6 +101,12 @@ class Coordinates:
             return torch.zeros(0, 0, dtype=torch.float64)
         return torch.stack(rows) @ torch.stack(columns).T
 
+    def columns(self, rank, tensor):
+        """What the coordinates of random directions are of each element of this tensor alone: a
+        column an element."""
+        return torch.stack([self._direction(rank, tensor, s).reshape(-1)
+                            for s in range(self.extent(tensor))])
+
     def _combined(self, rank, tensor, coefficients):
         if not bool(coefficients.any()):
             return None

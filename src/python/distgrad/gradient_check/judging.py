@@ -18,6 +18,8 @@ from .report import Dispute, Finding
 _SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
 _NO_SHARE, _MOST_SHARES = 1e-6, 12
 _MOST_DETAILS = 3
+_ALONE = 1e-6  # what is left of an error that is one element's
+_LEAST_DIRECTIONS = 4  # that tell an element from the others
 _FACTORS = (2, 0.5, -1)  # of gradients where all is tied
 _MOST_BLOCK = 3  # rows and columns of a block that is shown
 _OBJECTIVES = {
@@ -211,12 +213,12 @@ class Judgement:
         measured = formula(pair.measured, pair.room, bases, names)
         right = formula(pair.right, pair.room, bases, names)
         grid = pair.coefficients()
-        details = ([] if measured and measured[0] != (right and right[0])
-                   else self._details(pair, names, grid))
+        where = self._where(pair, x)
+        details = where or ([] if measured and measured[0] != (right and right[0])
+                            else self._details(pair, names, grid))
         legends = dict.fromkeys(f[1] for f in (measured, right) if f and f[1])
         if self._backward.explanation:
             first = replace(first, name="stale-or-aliased", text=self._backward.explanation)
-        details += self._where(pair, x)
         return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
                        list(first.ranks),
                        measured[0] if measured and not (right and measured[0] == right[0]) else [],
@@ -227,7 +229,7 @@ class Judgement:
     def _where(self, pair, x):
         """A line with the elements that are wrong, where these are few."""
         if not pair.by_element:
-            return []
+            return self._only_elements(pair, x)
         rows = [(r, i) for r in range(pair.ranks) for i in torch.stack(
             [(pair.excess(r, k) > 0).any(1) for k in range(pair.ranks)]).any(0).nonzero().flatten(
             ).tolist()]
@@ -236,9 +238,28 @@ class Judgement:
         told = []
         for r, i in rows:
             shape = pair.row_shapes[r] if r < len(pair.row_shapes) else ()
-            index = [int(j) for j in torch.unravel_index(torch.tensor(i), shape)] if shape else [i]
-            told.append(f"{x}{index} on rank {r}")
+            told.append(f"{_element(x, shape, i)} on rank {r}")
         return [f"wrong in {', '.join(told)} alone"]
+
+    def _only_elements(self, pair, x):
+        """The same, of random directions: where one element of a rank's gradient alone is wrong,
+        the errors of all cotangents are multiples of what these directions are of it."""
+        ranks_of = {}
+        for r, tensors in enumerate(self._inputs.tensors):
+            tensor = next((t for t in tensors if t.name == x), None)
+            if tensor is None or all(pair.is_right(r, k) for k in range(pair.ranks)):
+                continue
+            apart = torch.cat([m - right for m, right in zip(pair.measured[r], pair.right[r])], 1)
+            left, sizes, _ = torch.linalg.svd(apart)
+            columns = self._inputs.columns(r, tensor)
+            along = (left[:, 0] @ columns).abs() / columns.norm(dim=0)
+            alone = (along > 1 - _ALONE).nonzero().flatten().tolist()
+            if (len(columns) < _LEAST_DIRECTIONS or len(alone) != 1
+                    or bool((sizes[1:] > _ALONE * sizes[0]).any())):
+                return []
+            ranks_of.setdefault(_element(x, tensor.shape, alone[0]), []).append(r)
+        told = [f"{element} on {ranks_text(ranks)}" for element, ranks in ranks_of.items()]
+        return [f"wrong in {', '.join(told)} alone"] if told else []
 
     def _but_for_a_factor(self, pair):
         """The Mistake where the gradient, divided by a number that may be one, is right at kinks,
@@ -627,6 +648,12 @@ def _matrix(block):
         return f"{float(block):.6g}"
     return "[" + ", ".join("[" + ", ".join(f"{x:.6g}" for x in row) + "]"
                            for row in block.tolist()) + "]"
+
+
+def _element(name, shape, number):
+    """ "x[2, 0]"; of a shape that is not known the number is the index."""
+    index = torch.unravel_index(torch.tensor(number), shape) if shape else [number]
+    return f"{name}{[int(i) for i in index]}"
 
 
 def _capital(text):

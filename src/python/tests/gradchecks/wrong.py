@@ -633,7 +633,7 @@ MORE = [
     Case("the exact gelu for its approximation", function(approximate_gelu, exact_gelu), matrix,
          "other-backward"),
     Case("large: one element 1 % off", function(reduced, one_element_off), lambda: matrix(20, 30),
-         "other-backward", options=LARGE),
+         "other-backward", options=LARGE, words=("wrong in x[0, 7] on rank 1 alone",)),
     Case("returns float32: identity",
          lambda x: function(reduced, lambda g, x: g.clone())(x.float()), right.float32,
          "identity-backward", ("x̄_r = ȳ_r",), SUM),
@@ -667,7 +667,7 @@ MORE = [
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
          "missing-reduction", ("x̄_r = Σ_{k≠1} ȳ_k",), SUM, options=LARGE),
     Case("large: one element of one rank", function(reduced, one_element_doubled_on_rank_1), large,
-         "other-backward", options=LARGE),
+         "other-backward", options=LARGE, words=("wrong in x[15, 27] on rank 1 alone",)),
 ]
 
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE
