@@ -71,9 +71,10 @@ class Forms(unittest.TestCase):
         self.check("all_gather", "gather_in_a_group", "own-slice", "groups")
 
     def test_a_group_of_its_own_that_is_missed_in_backward(self):
-        code, row = audit("copy", "enter", f"{WORLDS},dtype,values,shape,operand,cotangent,graph")
+        without = f"{WORLDS},dtype,values,shape,operand,cotangent,graph"
+        code, row = audit("copy", "enter", without)
         self.assertEqual((code, row["right_for"], row["signature"]), (1, ["replicated"], "I->R"))
-        code, row = audit("copy", "enter_own", f"{WORLDS},dtype,values,shape,operand,cotangent,graph")
+        code, row = audit("copy", "enter_own", without)
         self.assertEqual((code, row["right_for"]), (0, ["sum", "mean"]))
 
     def test_an_exchange_that_gives_another_shape(self):
