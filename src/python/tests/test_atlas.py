@@ -96,7 +96,7 @@ class Atlas(unittest.TestCase):
         self.assertEqual([line for line in text.splitlines() if line.startswith("**")],
                          ["**lightly 1.0**", "**lightly 2.0**"],
                          "what one release does is not said of another one")
-        self.assertIn("[double_backward.py](findings/double_backward.py)", text)
+        self.assertIn("[double_backward.py](../findings/double_backward.py)", text)
         self.assertIn("| not differentiable | `x̄_r = 0` |", text)
         self.assertEqual(text.count("findings/double_backward.py"), 1, "that is not red")
         for version, script in (("0.1.2", "stable_pretraining_dropped.py"),
