@@ -138,7 +138,7 @@ void Audit::choose_measured() {
 std::vector<Judgement> Audit::run() {
   batch([&](std::size_t r, std::size_t t) { return rows_[r].trials[t].is_first; });
   if (!was_cut_short()) {
-    expect_haste();
+    shorten_timeouts();
     batch([&](std::size_t r, std::size_t t) {
       return !results_[r][t] && !is_hopeless(r, rows_[r].trials[t]);
     });
@@ -203,7 +203,7 @@ bool Audit::is_finished(std::size_t row) const {
 
 // By now whatever is slow once has been: a case that takes many times as long as the first ones
 // hangs.
-void Audit::expect_haste() {
+void Audit::shorten_timeouts() {
   constexpr double kLeastTimeoutS = 10, kTimesTheFirst = 20;
   double slowest = 0;
   for (const auto& row : results_)

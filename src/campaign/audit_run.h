@@ -49,7 +49,7 @@ class Audit {
   bool is_hopeless(std::size_t row, const Trial& trial) const;
   bool is_finished(std::size_t row) const;
   bool was_cut_short() const;
-  void expect_haste();
+  void shorten_timeouts();
   std::vector<Judgement> judge();
   void note_problem(const std::string& subject, const std::string& message);
   template <class IsAsked>

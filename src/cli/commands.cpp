@@ -12,8 +12,8 @@
 
 #include "base/did_you_mean.h"
 #include "base/error.h"
+#include "base/machine_needs.h"
 #include "base/output.h"
-#include "base/surroundings.h"
 #include "base/version.h"
 #include "base/visible_text.h"
 #include "cli/command.h"

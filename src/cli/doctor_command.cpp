@@ -17,7 +17,7 @@
 #include "base/captured_child.h"
 #include "base/error.h"
 #include "base/lines.h"
-#include "base/surroundings.h"
+#include "base/machine_needs.h"
 #include "base/version.h"
 #include "cli/accelerators.h"
 #include "cli/command.h"

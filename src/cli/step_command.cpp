@@ -21,7 +21,7 @@ namespace distgrad {
 namespace {
 
 constexpr const char* kStepExamples =
-    "FUNCTION returns (model, step) on each rank; with --single it returns the gradients.\n"
+    "FUNCTION returns (model, step) on each rank; with --single, the gradients.\n"
     "Without --ranks, under torchrun, srun or mpirun, it joins their ranks.\n"
     "Exit code 0: right or disputed, 1: wrong, 2: bad arguments, 3: a rank raised,\n"
     "died or hung, or nothing could be judged.\n"

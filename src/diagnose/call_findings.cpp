@@ -26,9 +26,9 @@ struct BackwardFinding {
 };
 
 std::optional<BackwardFinding> first_that_holds(std::span<const WrongBackward> names,
-                                                const Look& look) {
+                                                const ComparedMaps& maps) {
   for (const WrongBackward& name : names) {
-    std::string happened = name.happened(look);
+    std::string happened = name.happened(maps);
     if (happened.empty()) continue;
     return BackwardFinding{name.finding,
                            std::move(happened),
@@ -36,7 +36,7 @@ std::optional<BackwardFinding> first_that_holds(std::span<const WrongBackward> n
                            name.right_objective,
                            name.remedy,
                            name.also,
-                           name.ranks ? name.ranks(look) : std::vector<int>()};
+                           name.ranks ? name.ranks(maps) : std::vector<int>()};
   }
   return std::nullopt;
 }
@@ -100,7 +100,7 @@ BackwardFinding gives_none(const Evidence& evidence, const CallJudgement& judgem
           "cut off from the graph. Look for a detach, or a backward that returns None."};
 }
 
-BackwardFinding named(Machine& machine, Measurement& m, const Look& look) {
+BackwardFinding named(Machine& machine, Measurement& m, const ComparedMaps& maps) {
   using Kind = Measurement::Kind;
   if (m.kind == Kind::kNotRepeatable)
     return {
@@ -112,11 +112,11 @@ BackwardFinding named(Machine& machine, Measurement& m, const Look& look) {
             "Look for what is kept from one call to the next: a buffer, a counter, a cache."};
   if (m.kind == Kind::kNotLinear || has_right_columns(m)) {
     if (m.shown.empty()) m.shown = "some cotangents are answered rightly and others are not";
-    return *first_that_holds(nonlinear_names(), look);
+    return *first_that_holds(nonlinear_names(), maps);
   }
-  if (auto said = first_that_holds(special_names(), look)) return *said;
+  if (auto said = first_that_holds(special_names(), maps)) return *said;
   if (auto said = another_call(machine, m)) return *said;
-  if (auto said = first_that_holds(general_names(), look)) return *said;
+  if (auto said = first_that_holds(general_names(), maps)) return *said;
   if (has_nan(m)) return kUnwritten;
   return {"other-backward", "matches no known mistake.", "", "",
           "Compare it with the right one, term by term."};

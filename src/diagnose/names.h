@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "diagnose/look.h"
+#include "diagnose/compared_maps.h"
 #include "model/findings.h"
 
 namespace distgrad {
@@ -17,12 +17,12 @@ struct WrongBackward {
   FindingName finding;
   // What the backward did, a sentence that follows "the backward of all_reduce "; empty: it is not
   // this one.
-  std::string (*happened)(const Look&);
+  std::string (*happened)(const ComparedMaps&);
   std::string_view right_if;         // follows "Right if "; empty: never
   std::string_view right_objective;  // right_if holds under this objective
   std::string_view remedy;           // a sentence, imperative
   FindingName also = {};             // another finding that says the same
-  std::vector<int> (*ranks)(const Look&) =
+  std::vector<int> (*ranks)(const ComparedMaps&) =
       nullptr;  // to blame, of the world; else those that differ
 };
 

@@ -12,17 +12,17 @@
 namespace distgrad {
 namespace {
 
-bool is_joint_response(const Look& look, ReduceOp op) {
-  for (std::size_t k = look.m.first_joint(); k < look.m.cotangents.size(); ++k)
-    for (const auto& ranks : look.m.partition)
+bool is_joint_response(const ComparedMaps& maps, ReduceOp op) {
+  for (std::size_t k = maps.m.first_joint(); k < maps.m.cotangents.size(); ++k)
+    for (const auto& ranks : maps.m.partition)
       for (const int r : ranks) {
         const auto rank = static_cast<std::size_t>(r);
-        std::vector<double> wanted = look.m.cotangents[k][static_cast<std::size_t>(ranks[0])];
-        if (wanted.size() != look.m.measured.values[k][rank].size()) return false;
+        std::vector<double> wanted = maps.m.cotangents[k][static_cast<std::size_t>(ranks[0])];
+        if (wanted.size() != maps.m.measured.values[k][rank].size()) return false;
         double scale = largest_magnitude(wanted);
         for (std::size_t i = 1; i < ranks.size(); ++i) {
           const std::vector<double>& next =
-              look.m.cotangents[k][static_cast<std::size_t>(ranks[i])];
+              maps.m.cotangents[k][static_cast<std::size_t>(ranks[i])];
           for (std::size_t e = 0; e < wanted.size(); ++e)
             wanted[e] = op == ReduceOp::kProduct ? wanted[e] * next[e]
                         : op == ReduceOp::kMax   ? std::max(wanted[e], next[e])
@@ -30,8 +30,8 @@ bool is_joint_response(const Look& look, ReduceOp op) {
           scale = std::max(scale, largest_magnitude(wanted));
         }
         const double room =
-            resolution(look.m, k, rank) + 16 * unit_roundoff(look.m.program->dtype) * scale;
-        if (!difference(look.m.measured.values[k][rank], wanted, [&](std::size_t) {
+            resolution(maps.m, k, rank) + 16 * unit_roundoff(maps.m.program->dtype) * scale;
+        if (!difference(maps.m.measured.values[k][rank], wanted, [&](std::size_t) {
                return room;
              }).equal)
           return false;
@@ -39,16 +39,16 @@ bool is_joint_response(const Look& look, ReduceOp op) {
   return true;
 }
 
-std::string applies_same_op(const Look& look) {
-  if (!traits(look.m.call().kind).takes_op || !traits(look.m.call().kind).keeps_shape()) return "";
-  if (!picks(look) && !is_of(look, ReduceOp::kProduct)) return "";
-  return is_joint_response(look, look.m.call().op)
+std::string applies_same_op(const ComparedMaps& maps) {
+  if (!traits(maps.m.call().kind).takes_op || !traits(maps.m.call().kind).keeps_shape()) return "";
+  if (!picks(maps) && !is_of(maps, ReduceOp::kProduct)) return "";
+  return is_joint_response(maps, maps.m.call().op)
              ? "applied the collective's own reduction to the cotangents."
              : "";
 }
 
-std::string is_not_linear(const Look& look) {
-  return "is not linear in the cotangents, as every right one is: " + look.m.shown + ".";
+std::string is_not_linear(const ComparedMaps& maps) {
+  return "is not linear in the cotangents, as every right one is: " + maps.m.shown + ".";
 }
 
 constexpr std::array kNonlinear = std::to_array<WrongBackward>({

@@ -18,41 +18,41 @@ namespace {
 
 using enum CollectiveKind;
 
-std::string gives_nothing(const Look& look) {
-  const bool is_zero = for_all(look, [](const PieceOf&, const PieceOf&, const Block& seen,
+std::string gives_nothing(const ComparedMaps& maps) {
+  const bool is_zero = for_all(maps, [](const PieceOf&, const PieceOf&, const Block& seen,
                                         const Block&) { return seen.is_zero; });
   if (!is_zero) return "";
-  return look.m.measured.is_none ? "gave no gradient (None) to the operand."
+  return maps.m.measured.is_none ? "gave no gradient (None) to the operand."
                                  : "gave the operand zeros for every cotangent.";
 }
 
 // Where every rank is alone in its group there is nobody whose cotangent could be dropped.
-bool has_peers(const Look& look) {
-  return std::any_of(look.m.partition.begin(), look.m.partition.end(),
+bool has_peers(const ComparedMaps& maps) {
+  return std::any_of(maps.m.partition.begin(), maps.m.partition.end(),
                      [](const auto& ranks) { return ranks.size() > 1; });
 }
 
-std::string passes_own_on(const Look& look) {
-  if (!traits(look.m.call().kind).keeps_shape() || !has_peers(look)) return "";
+std::string passes_own_on(const ComparedMaps& maps) {
+  if (!traits(maps.m.call().kind).keeps_shape() || !has_peers(maps)) return "";
   const bool holds = copies_where(
-      look, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; });
+      maps, [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; });
   return holds ? "passed the local cotangent on and dropped the other ranks'." : "";
 }
 
 // What is right instead, and whether it is right for some loss, depends on the call.
 template <CollectiveKind kind>
-std::string passes_own_on_of(const Look& look) {
-  return look.m.call().kind == kind ? passes_own_on(look) : "";
+std::string passes_own_on_of(const ComparedMaps& maps) {
+  return maps.m.call().kind == kind ? passes_own_on(maps) : "";
 }
 
-std::string passes_own_on_of_reduce(const Look& look) {
-  return passes_own_on_of<kReduce>(look).empty()
+std::string passes_own_on_of_reduce(const ComparedMaps& maps) {
+  return passes_own_on_of<kReduce>(maps).empty()
              ? ""
              : "passed each rank's own cotangent on, where root's alone counts.";
 }
 
-std::string passes_own_on_of_sum(const Look& look) {
-  return is_of(look, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(look) : "";
+std::string passes_own_on_of_sum(const ComparedMaps& maps) {
+  return is_of(maps, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(maps) : "";
 }
 
 // By how much a backward multiplied what is the rank's own.
@@ -68,16 +68,17 @@ struct Multiple {
 
 // Of a backward that gives a rank a multiple of its own and nothing of the others'; nothing where
 // it does not, or where the multiple is neither one number nor the group's size.
-std::optional<Multiple> multiple_of_own(const Look& look, std::optional<double> Block::*what) {
+std::optional<Multiple> multiple_of_own(const ComparedMaps& maps,
+                                        std::optional<double> Block::*what) {
   std::optional<double> factor;
   bool is_size = true, is_one_number = true;
   const bool is_alone = for_all(
-      look, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
+      maps, [&](const PieceOf& to, const PieceOf& from, const Block& seen, const Block& right) {
         if (right.is_zero || to.rank != from.rank) return seen.is_zero;
         const std::optional<double>& times = seen.*what;
         if (!times) return false;
         is_one_number = is_one_number && (!factor || *factor == *times);
-        is_size = is_size && *times == static_cast<double>(group_size(look, to.rank));
+        is_size = is_size && *times == static_cast<double>(group_size(maps, to.rank));
         factor = times;
         return true;
       });
@@ -85,18 +86,18 @@ std::optional<Multiple> multiple_of_own(const Look& look, std::optional<double> 
   return Multiple{is_one_number ? factor : std::nullopt, is_size};
 }
 
-std::string multiplies_own_by_size(const Look& look) {
-  if (look.m.call().kind != kAllReduce || !is_of(look, ReduceOp::kSum) || !has_peers(look))
+std::string multiplies_own_by_size(const ComparedMaps& maps) {
+  if (maps.m.call().kind != kAllReduce || !is_of(maps, ReduceOp::kSum) || !has_peers(maps))
     return "";
-  const auto times = multiple_of_own(look, &Block::of_copy);
+  const auto times = multiple_of_own(maps, &Block::of_copy);
   return times && times->is_group_size
              ? "multiplied the local cotangent by the group's size and dropped the other ranks'."
              : "";
 }
 
-std::string keeps_own_slice_times(const Look& look, bool (*is_meant)(const Multiple&)) {
-  if (look.m.call().kind != kAllGather || !has_peers(look)) return "";
-  const auto times = multiple_of_own(look, &Block::of_right);
+std::string keeps_own_slice_times(const ComparedMaps& maps, bool (*is_meant)(const Multiple&)) {
+  if (maps.m.call().kind != kAllGather || !has_peers(maps)) return "";
+  const auto times = multiple_of_own(maps, &Block::of_right);
   if (!times || !is_meant(*times)) return "";
   return fmt::format(
       "kept the slice that the rank's own loss saw{} and dropped what the other ranks' losses saw "
@@ -104,26 +105,26 @@ std::string keeps_own_slice_times(const Look& look, bool (*is_meant)(const Multi
       times->is_one() ? "" : fmt::format(", multiplied it by {},", times->text()));
 }
 
-std::string keeps_own_slice(const Look& look) {
-  return keeps_own_slice_times(look, [](const Multiple& times) { return times.is_one(); });
+std::string keeps_own_slice(const ComparedMaps& maps) {
+  return keeps_own_slice_times(maps, [](const Multiple& times) { return times.is_one(); });
 }
 
-std::string keeps_own_slice_times_size(const Look& look) {
-  return keeps_own_slice_times(look, [](const Multiple& times) { return times.is_group_size; });
+std::string keeps_own_slice_times_size(const ComparedMaps& maps) {
+  return keeps_own_slice_times(maps, [](const Multiple& times) { return times.is_group_size; });
 }
 
-std::string keeps_own_slice_times_any(const Look& look) {
-  return keeps_own_slice_times(look, [](const Multiple&) { return true; });
+std::string keeps_own_slice_times_any(const ComparedMaps& maps) {
+  return keeps_own_slice_times(maps, [](const Multiple&) { return true; });
 }
 
-std::string forgets_op(const Look& look) {
-  const CollectiveCall& call = look.m.call();
+std::string forgets_op(const ComparedMaps& maps) {
+  const CollectiveCall& call = maps.m.call();
   if (!traits(call.kind).takes_op || call.op == ReduceOp::kSum) return "";
-  const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) {
-    if (!is_in_group(look, to.rank, from.rank)) return false;
+  const bool holds = copies_where(maps, [&](const PieceOf& to, const PieceOf& from) {
+    if (!is_in_group(maps, to.rank, from.rank)) return false;
     if (call.kind == kReduce)
-      return place_in_group(look, from.rank) == static_cast<std::size_t>(call.root);
-    if (call.kind == kReduceScatter) return to.piece == place_in_group(look, from.rank);
+      return place_in_group(maps, from.rank) == static_cast<std::size_t>(call.root);
+    if (call.kind == kReduceScatter) return to.piece == place_in_group(maps, from.rank);
     return true;
   });
   return holds ? "is that of a sum, whatever the op was." : "";
@@ -131,55 +132,55 @@ std::string forgets_op(const Look& look) {
 
 // A sum's backward and one of the extremum are the same where all ranks hold it everywhere: that of
 // the op itself is the likelier one.
-std::string gives_all_to_each_tie(const Look& look) {
-  return is_wrong_only_at_ties(look) && !forgets_op(look).empty()
+std::string gives_all_to_each_tie(const ComparedMaps& maps) {
+  return is_wrong_only_at_ties(maps) && !forgets_op(maps).empty()
              ? "gave every rank that ties for the extremum the whole cotangent."
              : "";
 }
 
-bool sums_to_all(const Look& look) {
-  const CollectiveCall& call = look.m.call();
+bool sums_to_all(const ComparedMaps& maps) {
+  const CollectiveCall& call = maps.m.call();
   return traits(call.kind).takes_op && (call.op == ReduceOp::kSum || call.op == ReduceOp::kAvg ||
                                         call.op == ReduceOp::kPremulSum);
 }
 
-std::string sums_twice(const Look& look) {
-  if (!sums_to_all(look) || !is_by_group_size(look, false)) return "";
+std::string sums_twice(const ComparedMaps& maps) {
+  if (!sums_to_all(maps) || !is_by_group_size(maps, false)) return "";
   return "is the right one multiplied by the group's size, as if summed twice.";
 }
 
-std::string is_scaled(const Look& look) {
-  if (is_by_group_size(look, false)) return "is the right one multiplied by the group's size.";
-  if (is_by_group_size(look, true)) return "is the right one divided by the group's size.";
-  const auto factor = common_factor(look);
+std::string is_scaled(const ComparedMaps& maps) {
+  if (is_by_group_size(maps, false)) return "is the right one multiplied by the group's size.";
+  if (is_by_group_size(maps, true)) return "is the right one divided by the group's size.";
+  const auto factor = common_factor(maps);
   if (!factor || *factor == 1) return "";
-  return "is " + factor_of_exact(*look.m.program, *factor).of("the right one") + ".";
+  return "is " + factor_of_exact(*maps.m.program, *factor).of("the right one") + ".";
 }
 
-std::string sums_over_all(const Look& look) {
-  if (!traits(look.m.call().kind).keeps_shape()) return "";
-  const bool holds = copies_where(look, [&](const PieceOf& to, const PieceOf& from) {
-    return is_in_group(look, to.rank, from.rank);
+std::string sums_over_all(const ComparedMaps& maps) {
+  if (!traits(maps.m.call().kind).keeps_shape()) return "";
+  const bool holds = copies_where(maps, [&](const PieceOf& to, const PieceOf& from) {
+    return is_in_group(maps, to.rank, from.rank);
   });
   return holds ? "summed the cotangents over the ranks once more than the chain rule does." : "";
 }
 
 // Every rank has what is right for all ranks, summed.
-std::string reduces_twice(const Look& look) {
-  if (!traits(look.m.call().kind).communicates) return "";
-  for (const auto& ranks : look.m.partition)
-    for (std::size_t k = 0; k < look.m.probes.size(); ++k) {
+std::string reduces_twice(const ComparedMaps& maps) {
+  if (!traits(maps.m.call().kind).communicates) return "";
+  for (const auto& ranks : maps.m.partition)
+    for (std::size_t k = 0; k < maps.m.probes.size(); ++k) {
       const auto first = static_cast<std::size_t>(ranks[0]);
-      std::vector<double> sum(look.m.right.values[k][first].size(), 0.0);
+      std::vector<double> sum(maps.m.right.values[k][first].size(), 0.0);
       double room = 0;
       for (const int r : ranks) {
-        const std::vector<double>& one = look.m.right.values[k][static_cast<std::size_t>(r)];
+        const std::vector<double>& one = maps.m.right.values[k][static_cast<std::size_t>(r)];
         if (one.size() != sum.size()) return "";
         for (std::size_t e = 0; e < sum.size(); ++e) sum[e] += one[e];
-        room += resolution(look.m, k, static_cast<std::size_t>(r));
+        room += resolution(maps.m, k, static_cast<std::size_t>(r));
       }
       for (const int r : ranks)
-        if (!difference(look.m.measured.values[k][static_cast<std::size_t>(r)], sum,
+        if (!difference(maps.m.measured.values[k][static_cast<std::size_t>(r)], sum,
                         [&](std::size_t) { return room; })
                  .equal)
           return "";

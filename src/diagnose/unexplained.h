@@ -7,7 +7,7 @@
 
 namespace distgrad {
 
-// `why`: a sentence on what was tried, and where to look.
+// `why`: a sentence on what was tried, and where to maps.
 Finding unexplained_finding(const Evidence&, const std::string& why);
 
 }  // namespace distgrad

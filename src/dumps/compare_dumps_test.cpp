@@ -12,12 +12,12 @@
 namespace distgrad::dumps {
 namespace {
 
+using sample::kSize;
 using sample::numbers;
 using sample::times;
+using sample::truth;
 using testing::HasSubstr;
 using Kind = DumpPlacement::Kind;
-
-constexpr std::size_t kSize = 24;
 
 ParameterResult result_of(const Dump& reference, const Dump& observed,
                           const Tolerance& tolerance = {}) {
@@ -33,8 +33,6 @@ ParameterResult copies(std::vector<std::vector<float>> by_rank, const Tolerance&
   return result_of(sample::whole("w", sample::vector(numbers(kSize, 1))),
                    sample::by_rank("w", std::move(tensors)), options);
 }
-
-const std::vector<float> truth = numbers(kSize, 1);
 
 void expect(const ParameterResult& r, Explanation explanation, const std::string& headline) {
   EXPECT_EQ(row_of(r.explanation).name, row_of(explanation).name) << r.headline;

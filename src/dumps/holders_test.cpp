@@ -11,15 +11,14 @@
 namespace distgrad::dumps {
 namespace {
 
+using sample::kSize;
 using sample::numbers;
 using sample::plus;
 using sample::times;
+using sample::truth;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = DumpPlacement::Kind;
-
-constexpr std::size_t kSize = 24;
-const std::vector<float> truth = numbers(kSize, 1);
 
 ParameterResult only(const Dump& reference, const Dump& observed,
                      const ComparisonOptions& options = {}) {

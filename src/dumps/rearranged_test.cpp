@@ -16,19 +16,19 @@ using testing::Not;
 using Kind = DumpPlacement::Kind;
 
 constexpr std::size_t kRows = 6, kColumns = 5;
-const std::vector<float> truth = numbers(kRows * kColumns, 1);
+const std::vector<float> table = numbers(kRows * kColumns, 1);
 
-ParameterResult only(const Dump& observed, const std::vector<float>& wanted = truth) {
+ParameterResult compared(const Dump& observed, const std::vector<float>& wanted = table) {
   const Dump reference = sample::whole("w", sample::tensor({kRows, kColumns}, wanted));
   return compare_dumps(reference, observed, {}).parameters.at(0);
 }
 
-// Rows of the truth, in this order.
+// Rows of the table, in this order.
 std::vector<float> rows(const std::vector<std::size_t>& order) {
   std::vector<float> values;
   for (const std::size_t row : order)
-    values.insert(values.end(), truth.begin() + static_cast<std::ptrdiff_t>(row * kColumns),
-                  truth.begin() + static_cast<std::ptrdiff_t>((row + 1) * kColumns));
+    values.insert(values.end(), table.begin() + static_cast<std::ptrdiff_t>(row * kColumns),
+                  table.begin() + static_cast<std::ptrdiff_t>((row + 1) * kColumns));
   return values;
 }
 
@@ -45,7 +45,7 @@ Dump pieces(const std::vector<std::vector<float>>& by_rank) {
 
 TEST(Rearranged, PiecesReducedOverTheAxisThatCutsThemAreNamed) {
   const std::vector<float> sum = plus(plus(rows({0, 1}), rows({2, 3})), rows({4, 5}));
-  const ParameterResult r = only(pieces(std::vector<std::vector<float>>(6, times(sum, 0.5f))));
+  const ParameterResult r = compared(pieces(std::vector<std::vector<float>>(6, times(sum, 0.5f))));
   EXPECT_EQ(r.explanation, Explanation::kSummedParts) << r.headline;
   EXPECT_EQ(r.finding.text(), "wrong-group");
   EXPECT_EQ(r.axis, "tp");
@@ -54,12 +54,12 @@ TEST(Rearranged, PiecesReducedOverTheAxisThatCutsThemAreNamed) {
 
 TEST(Rearranged, ASumOfSomePiecesIsNotThatOfAll) {
   const std::vector<float> sum = plus(rows({0, 1}), rows({2, 3}));
-  const ParameterResult r = only(pieces(std::vector<std::vector<float>>(3, sum)));
+  const ParameterResult r = compared(pieces(std::vector<std::vector<float>>(3, sum)));
   EXPECT_EQ(r.explanation, Explanation::kUnexplained) << r.headline;
 }
 
 TEST(Rearranged, RowsInAnotherOrderAreNamed) {
-  const ParameterResult r = only(pieces({rows({3, 0}), rows({2, 5}), rows({4, 1})}));
+  const ParameterResult r = compared(pieces({rows({3, 0}), rows({2, 5}), rows({4, 1})}));
   EXPECT_EQ(r.explanation, Explanation::kOtherSlice) << r.headline;
   EXPECT_EQ(r.finding.text(), "wrong-slice");
   EXPECT_THAT(r.headline, HasSubstr("on rank 0 row 0 is 3, 1 is 0 of the reference"));
@@ -67,12 +67,12 @@ TEST(Rearranged, RowsInAnotherOrderAreNamed) {
 
 TEST(Rearranged, ColumnsInAnotherOrderAreNamed) {
   constexpr std::size_t kOrder[] = {2, 0, 1, 4, 3};
-  std::vector<float> mixed = truth;
+  std::vector<float> mixed = table;
   for (std::size_t i = 0; i < mixed.size(); ++i)
-    mixed[i] = truth[i / kColumns * kColumns + kOrder[i % kColumns]];
+    mixed[i] = table[i / kColumns * kColumns + kOrder[i % kColumns]];
   const auto copies = [](const std::vector<float>& values) {
-    return only(sample::by_rank("w", {sample::tensor({kRows, kColumns}, values),
-                                      sample::tensor({kRows, kColumns}, values)}));
+    return compared(sample::by_rank("w", {sample::tensor({kRows, kColumns}, values),
+                                          sample::tensor({kRows, kColumns}, values)}));
   };
   const ParameterResult r = copies(mixed);
   EXPECT_EQ(r.explanation, Explanation::kOtherSlice) << r.headline;
@@ -84,24 +84,24 @@ TEST(Rearranged, ColumnsInAnotherOrderAreNamed) {
 
 // As of a table of which few rows are looked up.
 TEST(Rearranged, ARowThatIsLostIsNoneOfTheZeros) {
-  std::vector<float> sparse = truth;
+  std::vector<float> sparse = table;
   std::fill(sparse.begin() + 2 * kColumns, sparse.begin() + 4 * kColumns, 0.f);
   std::vector<float> moved = rows({1, 0}), lost = rows({0, 1});
   std::fill(lost.begin() + kColumns, lost.end(), 0.f);
   const std::vector<float> zeros(2 * kColumns);
-  EXPECT_THAT(only(pieces({lost, zeros, rows({4, 5})}), sparse).headline,
+  EXPECT_THAT(compared(pieces({lost, zeros, rows({4, 5})}), sparse).headline,
               Not(HasSubstr("another order")));
-  EXPECT_THAT(only(pieces({moved, zeros, rows({4, 5})}), sparse).headline,
+  EXPECT_THAT(compared(pieces({moved, zeros, rows({4, 5})}), sparse).headline,
               HasSubstr("the right rows in another order: on rank 0 row 0 is 1, 1 is 0"));
 }
 
 TEST(Rearranged, ARowThatIsNobodysIsNoOrder) {
   std::vector<float> wrong = rows({3, 0});
   wrong[7] += 0.25f;
-  const ParameterResult r = only(pieces({wrong, rows({2, 5}), rows({4, 1})}));
+  const ParameterResult r = compared(pieces({wrong, rows({2, 5}), rows({4, 1})}));
   EXPECT_EQ(r.explanation, Explanation::kUnexplained) << r.headline;
   // Nor does one row stand for two.
-  const ParameterResult twice = only(pieces({rows({3, 3}), rows({2, 5}), rows({4, 1})}));
+  const ParameterResult twice = compared(pieces({rows({3, 3}), rows({2, 5}), rows({4, 1})}));
   EXPECT_EQ(twice.explanation, Explanation::kUnexplained) << twice.headline;
 }
 

@@ -13,15 +13,15 @@ using sample::numbers;
 using sample::plus;
 using sample::times;
 
-constexpr std::size_t kSize = 64;
+constexpr std::size_t kLength = 64;
 
 // A model of two parameters in bfloat16: `large`, always right on both ranks, and `w`. The numbers
 // of `w` are given; the reference's largest gradient is 1, that of `large`.
 struct Model {
-  Dump reference = sample::whole("large", sample::bfloat16({kSize}, numbers(kSize, 1)));
-  Dump observed = sample::by_rank("large", {sample::bfloat16({kSize}, numbers(kSize, 1)),
-                                            sample::bfloat16({kSize}, numbers(kSize, 1)),
-                                            sample::bfloat16({kSize}, numbers(kSize, 1))});
+  Dump reference = sample::whole("large", sample::bfloat16({kLength}, numbers(kLength, 1)));
+  Dump observed = sample::by_rank("large", {sample::bfloat16({kLength}, numbers(kLength, 1)),
+                                            sample::bfloat16({kLength}, numbers(kLength, 1)),
+                                            sample::bfloat16({kLength}, numbers(kLength, 1))});
 
   Model(const std::vector<float>& truth, const std::vector<std::vector<float>>& by_rank) {
     const auto shape = [](const std::vector<float>& v) {
@@ -40,23 +40,24 @@ struct Model {
   }
 };
 
-std::vector<std::vector<float>> copies(const std::vector<float>& values) {
+std::vector<std::vector<float>> on_three_ranks(const std::vector<float>& values) {
   return {values, values, values};
 }
 
 TEST(Rounding, WhatIsZeroOnPaperIsNotJudged) {
-  const auto noise = times(numbers(kSize, 2), 1e-4f), other = times(numbers(kSize, 3), 1e-4f);
-  const Model model(noise, copies(other));
+  const auto noise = times(numbers(kLength, 2), 1e-4f), other = times(numbers(kLength, 3), 1e-4f);
+  const Model model(noise, on_three_ranks(other));
   EXPECT_EQ(model.w().explanation, Explanation::kNoise) << model.w().headline;
   EXPECT_TRUE(model.compared().all_right());
   // Exactly zero where the reference has noise is right, too.
-  EXPECT_EQ(Model(noise, copies(times(noise, 0))).w().explanation, Explanation::kNoise);
-  EXPECT_EQ(Model(times(noise, 100), copies(times(noise, 0))).w().explanation, Explanation::kZero);
+  EXPECT_EQ(Model(noise, on_three_ranks(times(noise, 0))).w().explanation, Explanation::kNoise);
+  EXPECT_EQ(Model(times(noise, 100), on_three_ranks(times(noise, 0))).w().explanation,
+            Explanation::kZero);
 }
 
 TEST(Rounding, AMistakeIsNamedHoweverSmallTheGradient) {
-  const auto small = times(numbers(kSize, 2), 1e-3f), share = times(numbers(kSize, 3), 1e-3f);
-  EXPECT_EQ(Model(small, copies(times(small, 3))).w().headline,
+  const auto small = times(numbers(kLength, 2), 1e-3f), share = times(numbers(kLength, 3), 1e-3f);
+  EXPECT_EQ(Model(small, on_three_ranks(times(small, 3))).w().headline,
             "3 times the reference (3 = the number of ranks) on every rank");
   const Model shares(small, {share, times(plus(small, times(share, -1)), 0.25f),
                              times(plus(small, times(share, -1)), 0.75f)});
@@ -65,29 +66,29 @@ TEST(Rounding, AMistakeIsNamedHoweverSmallTheGradient) {
 }
 
 TEST(Rounding, FactorsAreThoseThatTheDtypeCanShow) {
-  const auto truth = times(numbers(kSize, 2), 0.5f);
+  const auto truth = times(numbers(kLength, 2), 0.5f);
   auto observed = times(truth, 2.9f / 3);  // a third, but for rounding on the way
-  for (std::size_t i = 0; i < kSize; ++i) observed[i] *= i % 2 == 0 ? 1.04f : 1.02f;
-  const ParameterResult r = Model(truth, copies(times(observed, 1.0f / 3))).w();
+  for (std::size_t i = 0; i < kLength; ++i) observed[i] *= i % 2 == 0 ? 1.04f : 1.02f;
+  const ParameterResult r = Model(truth, on_three_ranks(times(observed, 1.0f / 3))).w();
   EXPECT_EQ(r.headline, "1/3 of the reference (3 = the number of ranks) on every rank");
   EXPECT_EQ(r.factor, 1.0 / 3);
 }
 
 TEST(Rounding, AKnownFactorIsPreferredToOneThatIsFitted) {
-  const auto truth = numbers(kSize, 2);
-  auto observed = plus(times(truth, 2.97f), times(numbers(kSize, 3), 0.12f));  // 4 % off
-  EXPECT_EQ(Model(truth, copies(observed)).w().headline,
+  const auto truth = numbers(kLength, 2);
+  auto observed = plus(times(truth, 2.97f), times(numbers(kLength, 3), 0.12f));  // 4 % off
+  EXPECT_EQ(Model(truth, on_three_ranks(observed)).w().headline,
             "3 times the reference (3 = the number of ranks) on every rank");
-  const auto share = numbers(kSize, 4);
+  const auto share = numbers(kLength, 4);
   const Model shares(truth, {share, plus(truth, times(share, -1)),
-                             plus(times(truth, 1.96f), times(numbers(kSize, 5), 0.12f))});
+                             plus(times(truth, 1.96f), times(numbers(kLength, 5), 0.12f))});
   EXPECT_EQ(shares.w().headline, "needs the average over ranks 0-2");
 }
 
 // Of files in a wide dtype it is not known what was on the way.
 TEST(Rounding, NearIsPrecisionWhereAShortDtypeWasSeen) {
-  const auto truth = numbers(kSize, 2);
-  const auto near = plus(truth, times(numbers(kSize, 3), 0.01f));
+  const auto truth = numbers(kLength, 2);
+  const auto near = plus(truth, times(numbers(kLength, 3), 0.01f));
   const auto compared = [&](const Tolerance& tolerance) {
     return compare_dumps(sample::whole("w", sample::vector(truth)),
                          sample::by_rank("w", {sample::vector(near)}), {.tolerance = tolerance})
@@ -104,9 +105,9 @@ TEST(Rounding, NearIsPrecisionWhereAShortDtypeWasSeen) {
 }
 
 TEST(Rounding, NearIsForgivenInAShortDtypeOnly) {
-  const auto truth = numbers(kSize, 2);
-  const auto near = plus(truth, times(numbers(kSize, 3), 0.05f));
-  const Model model(truth, copies(near));
+  const auto truth = numbers(kLength, 2);
+  const auto near = plus(truth, times(numbers(kLength, 3), 0.05f));
+  const Model model(truth, on_three_ranks(near));
   EXPECT_EQ(model.w().explanation, Explanation::kClose);
   EXPECT_TRUE(model.w().is_forgiven);
   EXPECT_TRUE(model.compared().all_right());
@@ -117,49 +118,52 @@ TEST(Rounding, NearIsForgivenInAShortDtypeOnly) {
                          sample::by_rank("w", {sample::vector(values), sample::vector(values)}),
                          {});
   };
-  EXPECT_FALSE(in_float32(plus(truth, times(numbers(kSize, 3), 1e-3f))).all_right());
-  EXPECT_TRUE(in_float32(plus(truth, times(numbers(kSize, 3), 1e-5f))).all_right());
+  EXPECT_FALSE(in_float32(plus(truth, times(numbers(kLength, 3), 1e-3f))).all_right());
+  EXPECT_TRUE(in_float32(plus(truth, times(numbers(kLength, 3), 1e-5f))).all_right());
 }
 
 TEST(Rounding, AWiderParameterIsAsExactAsTheModelThatItIsIn) {
-  const auto truth = numbers(kSize, 2), noise = times(numbers(kSize, 3), 0.01f);
+  const auto truth = numbers(kLength, 2), noise = times(numbers(kLength, 3), 0.01f);
   // `w` as a norm that is kept in float32, in a model that is in bfloat16 or is not.
   const auto compared = [&](bool is_mixed, const std::vector<float>& observed) {
-    Model model(truth, copies(truth));
+    Model model(truth, on_three_ranks(truth));
     const auto set = [&](Dump& dump, const char* name, const std::vector<float>& values) {
       for (RankDump& rank : dump.ranks) rank.gradients[name].tensor = sample::vector(values);
     };
     set(model.reference, "w", truth);
     set(model.observed, "w", observed);
     if (is_mixed) return model.w();
-    for (Dump* dump : {&model.reference, &model.observed}) set(*dump, "large", numbers(kSize, 1));
+    for (Dump* dump : {&model.reference, &model.observed}) set(*dump, "large", numbers(kLength, 1));
     return model.w();
   };
   EXPECT_EQ(compared(true, plus(truth, noise)).explanation, Explanation::kRight);
   EXPECT_EQ(compared(false, plus(truth, noise)).explanation, Explanation::kClose);
   EXPECT_EQ(compared(true, times(plus(truth, noise), 3)).explanation, Explanation::kScaled);
-  EXPECT_EQ(compared(true, numbers(kSize, 3)).explanation, Explanation::kUnexplained);
+  EXPECT_EQ(compared(true, numbers(kLength, 3)).explanation, Explanation::kUnexplained);
   // What fits in float32 is no rounding.
   EXPECT_EQ(compared(true, times(truth, 1.0625f)).explanation, Explanation::kScaled);
 }
 
 TEST(Rounding, WhatIsFarOffIsNotForgiven) {
-  const auto truth = numbers(kSize, 2);
-  EXPECT_EQ(Model(truth, copies(plus(truth, times(numbers(kSize, 3), 0.3f)))).w().explanation,
-            Explanation::kUnexplained);
+  const auto truth = numbers(kLength, 2);
+  EXPECT_EQ(
+      Model(truth, on_three_ranks(plus(truth, times(numbers(kLength, 3), 0.3f)))).w().explanation,
+      Explanation::kUnexplained);
   auto one_row = truth;  // one element off by a third: the norm hardly moves
   one_row[9] += 0.33f;
-  EXPECT_EQ(Model(truth, copies(one_row)).w().explanation, Explanation::kUnexplained);
-  EXPECT_EQ(Model(truth, {truth, truth, plus(truth, times(numbers(kSize, 3), 0.3f))}).w().headline,
-            "wrong on rank 2, right on ranks 0, 1");
+  EXPECT_EQ(Model(truth, on_three_ranks(one_row)).w().explanation, Explanation::kUnexplained);
+  EXPECT_EQ(
+      Model(truth, {truth, truth, plus(truth, times(numbers(kLength, 3), 0.3f))}).w().headline,
+      "wrong on rank 2, right on ranks 0, 1");
 }
 
 TEST(Rounding, NoiseOfAModelThatIsScaledIsNotJudged) {
-  const auto noise = times(numbers(kSize, 2), 1e-4f), other = times(numbers(kSize, 3), 1e-4f);
+  const auto noise = times(numbers(kLength, 2), 1e-4f), other = times(numbers(kLength, 3), 1e-4f);
   const auto compared = [&](float factor, float size_of_noise) {
-    Model model(times(noise, size_of_noise), copies(times(other, factor)));
+    Model model(times(noise, size_of_noise), on_three_ranks(times(other, factor)));
     for (RankDump& rank : model.observed.ranks)
-      rank.gradients["large"].tensor = sample::bfloat16({kSize}, times(numbers(kSize, 1), factor));
+      rank.gradients["large"].tensor =
+          sample::bfloat16({kLength}, times(numbers(kLength, 1), factor));
     return model.w();
   };
   EXPECT_EQ(compared(1024, 1).explanation, Explanation::kNoise) << compared(1024, 1).headline;
@@ -193,20 +197,21 @@ TEST(Rounding, APieceOfOneNumberIsRoundedAsTheWholeTensorIs) {
 
 TEST(Rounding, ChanceExplainsNothing) {
   // One or two numbers of pure noise may well be half or the negative of the others.
-  EXPECT_EQ(Model({2e-4f, -1e-4f}, copies({1e-4f, -5e-5f})).w().explanation, Explanation::kNoise);
-  EXPECT_EQ(Model({2e-4f}, copies({-2e-4f})).w().explanation, Explanation::kNoise);
+  EXPECT_EQ(Model({2e-4f, -1e-4f}, on_three_ranks({1e-4f, -5e-5f})).w().explanation,
+            Explanation::kNoise);
+  EXPECT_EQ(Model({2e-4f}, on_three_ranks({-2e-4f})).w().explanation, Explanation::kNoise);
 }
 
 TEST(Rounding, CopiesOfTheReferenceMayDifferByIt) {
-  Model model(numbers(kSize, 2), copies(numbers(kSize, 2)));
+  Model model(numbers(kLength, 2), on_three_ranks(numbers(kLength, 2)));
   Dump reference = model.observed;
   for (std::size_t r = 0; r < 3; ++r) {
-    const auto noise = times(numbers(kSize, 5 + static_cast<unsigned>(r)), 1e-4f);
-    reference.ranks[r].gradients["bias"].tensor = sample::bfloat16({kSize}, noise);
-    model.observed.ranks[r].gradients["bias"].tensor = sample::bfloat16({kSize}, noise);
+    const auto noise = times(numbers(kLength, 5 + static_cast<unsigned>(r)), 1e-4f);
+    reference.ranks[r].gradients["bias"].tensor = sample::bfloat16({kLength}, noise);
+    model.observed.ranks[r].gradients["bias"].tensor = sample::bfloat16({kLength}, noise);
   }
   for (const char* name : {"w", "large", "bias"})
-    sample::place(reference, name, sample::mesh({{"tp", 3}}), {kSize}, {{}});
+    sample::place(reference, name, sample::mesh({{"tp", 3}}), {kLength}, {{}});
   const DumpComparison c = compare_dumps(reference, model.observed, {});
   EXPECT_TRUE(c.all_right()) << c.parameters.front().headline;
 }

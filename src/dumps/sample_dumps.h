@@ -54,6 +54,10 @@ inline std::vector<float> numbers(std::size_t n, unsigned seed) {
   return values;
 }
 
+// What most tests compare with.
+inline constexpr std::size_t kSize = 24;
+inline const std::vector<float> truth = numbers(kSize, 1);
+
 inline std::vector<float> times(std::vector<float> values, float factor) {
   for (float& v : values) v *= factor;
   return values;

@@ -10,12 +10,12 @@
 namespace distgrad::dumps {
 namespace {
 
+using sample::kSize;
 using sample::numbers;
 using sample::times;
 using testing::Contains;
 using testing::HasSubstr;
 
-constexpr std::size_t kSize = 24;
 constexpr int kRanks = 3;
 
 // The reference's, by name; the same for the same seed.

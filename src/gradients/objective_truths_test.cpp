@@ -50,7 +50,7 @@ SimulateRequest asked_for(Program program, const Objective& declared,
   return asked;
 }
 
-std::vector<std::string> names(const std::vector<ObjectiveTruth>& truths) {
+std::vector<std::string> names_of(const std::vector<ObjectiveTruth>& truths) {
   std::vector<std::string> all;
   for (const ObjectiveTruth& t : truths) all.push_back(t.name);
   return all;
@@ -93,7 +93,7 @@ TEST(ObjectiveTruths, EveryObjectiveIsACombinationOfTheRanksLosses) {
   const auto asked = asked_for(sample::world(3), objective(Kind::kSum));
   const auto s = simulated(asked, {1, 2, 3}, {{1, 0, 0}, {10, 20, 0}, {100, 200, 300}});
   const auto truths = objective_truths(asked, s);
-  EXPECT_THAT(names(truths), ElementsAre("sum", "mean", "rank:0", "rank:1", "rank:2"));
+  EXPECT_THAT(names_of(truths), ElementsAre("sum", "mean", "rank:0", "rank:1", "rank:2"));
   const auto at = [&](const std::string& name, std::size_t rank) {
     return (*named(truths, name).gradients[0].parts[rank])[0];
   };
@@ -128,12 +128,12 @@ TEST(ObjectiveTruths, BoundsGrowWithTheWeights) {
 TEST(ObjectiveTruths, ReplicatedIsDefinedWhereLossesAndGradientsAgree) {
   const auto asked = asked_for(sample::world(3), objective(Kind::kSum));
   const std::vector<std::vector<double>> same = {{1, 2, 3}, {1, 2, 3}, {1, 2, 3}};
-  EXPECT_THAT(names(objective_truths(asked, simulated(asked, {5, 5, 5}, same))),
+  EXPECT_THAT(names_of(objective_truths(asked, simulated(asked, {5, 5, 5}, same))),
               Contains("replicated"));
-  EXPECT_THAT(names(objective_truths(asked, simulated(asked, {5, 5, 6}, same))),
+  EXPECT_THAT(names_of(objective_truths(asked, simulated(asked, {5, 5, 6}, same))),
               Not(Contains("replicated")));
   const std::vector<std::vector<double>> other = {{1, 2, 3}, {1, 2, 3}, {1, 2, 4}};
-  EXPECT_THAT(names(objective_truths(asked, simulated(asked, {5, 5, 5}, other))),
+  EXPECT_THAT(names_of(objective_truths(asked, simulated(asked, {5, 5, 5}, other))),
               Not(Contains("replicated")));
 }
 
@@ -142,7 +142,7 @@ TEST(ObjectiveTruths, LossesThatDifferByRoundingAgree) {
   auto s = simulated(asked, {0.3, 0.1 + 0.2}, {{1, 2}, {1, 2}});
   s.loss_bounds = {1e-16, 1e-16};
   s.exact = false;
-  EXPECT_THAT(names(objective_truths(asked, s)), Contains("replicated"));
+  EXPECT_THAT(names_of(objective_truths(asked, s)), Contains("replicated"));
 }
 
 TEST(ObjectiveTruths, ALargeWorldSeesDisagreementWithoutARowForEachRank) {
@@ -150,12 +150,13 @@ TEST(ObjectiveTruths, ALargeWorldSeesDisagreementWithoutARowForEachRank) {
   ASSERT_LT(asked.weights.size(), 16);
   std::vector<std::vector<double>> by(16, std::vector<double>(16, 1));
   const std::vector<double> losses(16, 7);
-  EXPECT_THAT(names(objective_truths(asked, simulated(asked, losses, by))), Contains("replicated"));
+  EXPECT_THAT(names_of(objective_truths(asked, simulated(asked, losses, by))),
+              Contains("replicated"));
   EXPECT_FALSE(check_replicated(asked, objective(Kind::kReplicated), simulated(asked, losses, by)));
   // Two ranks off by opposite amounts: the plain sum would not show it.
   by[3][5] = 2;
   by[11][5] = 0;
-  EXPECT_THAT(names(objective_truths(asked, simulated(asked, losses, by))),
+  EXPECT_THAT(names_of(objective_truths(asked, simulated(asked, losses, by))),
               Not(Contains("replicated")));
   const auto invalid =
       check_replicated(asked, objective(Kind::kReplicated), simulated(asked, losses, by));
@@ -167,7 +168,7 @@ TEST(ObjectiveTruths, WithTheDeclaredRowAloneOnlyTheDeclaredIsKnown) {
   auto asked = asked_for(sample::world(2), objective(Kind::kSum));
   asked.weights.resize(1);
   const auto s = simulated(asked, {1, 2}, {{1, 2}, {3, 4}});
-  EXPECT_THAT(names(objective_truths(asked, s)), ElementsAre("sum", "mean"));
+  EXPECT_THAT(names_of(objective_truths(asked, s)), ElementsAre("sum", "mean"));
 }
 
 TEST(ObjectiveTruths, ByMeshAxis) {
@@ -179,9 +180,9 @@ TEST(ObjectiveTruths, ByMeshAxis) {
   const std::vector<std::vector<double>> by = {
       {2, 0, 0, 0}, {2, 0, 0, 0}, {0, 0, 4, 4}, {0, 0, 4, 4}};
   const auto truths = objective_truths(asked, simulated(asked, {1, 1, 9, 9}, by));
-  EXPECT_THAT(names(truths), Contains("dp=mean+tp=replicated"));
-  EXPECT_THAT(names(truths), Contains("dp=sum+tp=replicated"));
-  EXPECT_THAT(names(truths), Not(Contains("replicated")));
+  EXPECT_THAT(names_of(truths), Contains("dp=mean+tp=replicated"));
+  EXPECT_THAT(names_of(truths), Contains("dp=sum+tp=replicated"));
+  EXPECT_THAT(names_of(truths), Not(Contains("replicated")));
   EXPECT_EQ((*named(truths, "dp=sum+tp=replicated").gradients[0].parts[2])[0], 4);
   EXPECT_EQ((*named(truths, "dp=mean+tp=replicated").gradients[0].parts[2])[0], 2);
 }

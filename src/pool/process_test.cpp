@@ -16,7 +16,7 @@
 namespace distgrad {
 namespace {
 
-RunRequest scripted(int world_size, const std::string& script) {
+RunRequest request_of(int world_size, const std::string& script) {
   RunRequest request;
   request.program.world_size = world_size;
   request.program.loss.text = script;
@@ -40,7 +40,7 @@ class ProcessTest : public testing::Test {
       simulation.program.world_size = 1;
       simulation.program.loss.text = "sim: hang";
       pool.simulate(simulation, 60);
-      pool.run(scripted(3, "*: hang"), 60);
+      pool.run(request_of(3, "*: hang"), 60);
       drive(pool);
       status = interrupted_by();
     } catch (const SystemError&) {
@@ -75,7 +75,7 @@ TEST_F(ProcessTest, KilledDriver) {
 // What ranks started themselves goes too, and ranks that are stopped.
 TEST_F(ProcessTest, KilledDriverOfRanksWithChildren) {
   const pid_t driver = start_driver([](WorkerPool& w) {
-    w.run(scripted(2, "*: child; *: hang"), 60);
+    w.run(request_of(2, "*: child; *: hang"), 60);
     w.next();
   });
   wait_for_workers(3 + 2 + 2);

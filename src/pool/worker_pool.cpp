@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/interrupts.h"
 #include "base/limits.h"
-#include "base/surroundings.h"
+#include "base/machine_needs.h"
 #include "model/mesh_order.h"
 #include "pool/installation.h"
 

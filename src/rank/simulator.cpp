@@ -33,10 +33,10 @@ constexpr std::int64_t kManyResults = std::int64_t{1} << 21;   // of all operato
 // Thrown where bounds may wait.
 struct BoundsTakeLong {};
 
-class Oracle {
+class SimulatorRun {
  public:
   // `calls`: where to tell of the calls of collectives; may be null.
-  explicit Oracle(const SimulateRequest& request, std::vector<SimulatedCall>* calls = nullptr)
+  explicit SimulatorRun(const SimulateRequest& request, std::vector<SimulatedCall>* calls = nullptr)
       : request_(request),
         program_(request.program),
         compiled_(program_, DType::kFloat64),
@@ -268,7 +268,7 @@ class Oracle {
     SimulateRequest plain = request_;
     plain.with_bounds = plain.with_cotangents = plain.with_guards = plain.with_differences = false;
     out_.differences = finite_differences(
-        [&](double step) { return Oracle(plain).objective_at(directions, step); }, derivative,
+        [&](double step) { return SimulatorRun(plain).objective_at(directions, step); }, derivative,
         scale);
   }
 
@@ -412,7 +412,7 @@ Simulation simulated(const SimulateRequest& request, std::vector<SimulatedCall>*
   Simulation invalid;
   try {
     if (request.drive) return simulate_driven(request);
-    return Oracle(request, calls).run();
+    return SimulatorRun(request, calls).run();
   } catch (const BoundsTakeLong&) {
     if (calls) calls->clear();
     SimulateRequest without_bounds = request;

@@ -7,7 +7,7 @@
 
 #include "base/lines.h"
 #include "model/ranks_text.h"
-#include "report/debate_table.h"
+#include "report/objectives_table.h"
 #include "report/words.h"
 
 namespace distgrad {
@@ -138,8 +138,8 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
       continue;
     }
     ++shown;
-    out +=
-        debate_table(g, {spelled(r.which.objective), options.full, options.width, options.color});
+    out += objectives_table(
+        g, {spelled(r.which.objective), options.full, options.width, options.color});
   }
   if (!others.empty())
     out += wrapped(fmt::format("Not shown (--full does): {}.", fmt::join(others, ", ")), 2,

@@ -21,30 +21,17 @@
 namespace distgrad {
 namespace {
 
+using sample::disputed;
+using sample::report_of;
 using testing::HasSubstr;
 using testing::Not;
 
 const FormatContext kContext{.text = {}, .host = "here", .root = "/src"};
 
-Report report_of(std::vector<CaseResult> cases) {
-  Report report;
-  report.command = "distgrad run";
-  report.torch = "2.15.0";
-  report.cases = std::move(cases);
-  report.summary = summary_of(report.cases);
-  return report;
-}
-
 CaseResult expected_mismatch() {
   CaseResult r = sample::in_place_mismatch("known.json");
   r.which.expected.verdict = Verdict::kMismatch;
   r.as_expected = true;
-  return r;
-}
-
-CaseResult disputed() {
-  CaseResult r = sample::skipped("d.json", "", "undecided within the rounding error: max");
-  r.verdict = Verdict::kDisputed;
   return r;
 }
 
@@ -110,7 +97,7 @@ TEST(WorstFirst, BrokenThenTheLargestErrorThenTheRest) {
 TEST(JUnit, CountsEachCaseWhereItBelongs) {
   const std::string text = junit_text(mixed_report(), kContext);
   EXPECT_THAT(text, HasSubstr("<testsuites name=\"distgrad\" tests=\"8\" failures=\"2\" "
-                              "errors=\"2\" time=\"0.000\">"));
+                              "errors=\"2\" time=\"0.400\">"));
   EXPECT_THAT(text, HasSubstr("<testsuite name=\"h.json\" tests=\"1\" failures=\"0\" errors=\"1\" "
                               "skipped=\"0\" time=\"0.004\" hostname=\"here\">"));
   EXPECT_THAT(text, HasSubstr("<testcase name=\"a\" classname=\"a\" time=\"0.004\" />"));

@@ -9,8 +9,8 @@
 #include "model/dtype.h"
 #include "model/ranks_text.h"
 #include "model/values_json.h"
-#include "report/debate_table.h"
 #include "report/heat_map.h"
+#include "report/objectives_table.h"
 #include "report/valid_text.h"
 #include "report/words.h"
 
@@ -95,9 +95,9 @@ std::vector<const GradientComparison*> shown_inputs(const CaseResult& r) {
   return shown;
 }
 
-Json table_json(const DebateTable& table, SharedTexts& texts) {
+Json table_json(const ObjectivesTable& table, SharedTexts& texts) {
   Json rows = Json::array();
-  for (const DebateTable::Row& row : table.rows)
+  for (const ObjectivesTable::Row& row : table.rows)
     rows.push_back({row.label, row.cells, texts.add(row.note)});
   return {{"title", table.title},
           {"columns", table.columns},
@@ -159,7 +159,7 @@ Json inputs_json(const CaseResult& r, bool maps, Json& left_out, SharedTexts& te
         {"name", g->input},
         {"layout", g->layout},
         {"equal", g->equal},
-        {"table", table_json(debate_rows(*g, {.declared = spelled(r.which.objective)}), texts)},
+        {"table", table_json(objectives_rows(*g, {.declared = spelled(r.which.objective)}), texts)},
         {"max_abs_error", rounded(g->max_abs_error, 6)},
         {"max_rel_error", rounded(g->max_rel_error, 6)},
         {"bound", rounded(g->bound, 6)}};

@@ -19,18 +19,10 @@ namespace distgrad {
 namespace {
 
 using nlohmann::json;
+using sample::report_of;
 using sample::scalars;
 using testing::HasSubstr;
 using testing::Not;
-
-Report report_of(std::vector<CaseResult> cases) {
-  Report report;
-  report.command = "distgrad run mine";
-  report.torch = "2.15.0";
-  report.cases = std::move(cases);
-  report.summary = summary_of(report.cases);
-  return report;
-}
 
 FormatContext on(const std::string& host) {
   FormatContext context;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "model/report.h"
+#include "report/summary.h"
 
 namespace distgrad::sample {
 
@@ -122,6 +123,22 @@ inline CaseResult hang(const std::string& file, const std::string& place) {
       RankError{ErrorKind::kHang, 1, "y", "rank 1 has been in all_reduce, backward, for 30 s"};
   r.distributed_losses.clear();
   return r;
+}
+
+inline CaseResult disputed() {
+  CaseResult r = skipped("d.json", "", "undecided within the rounding error: max");
+  r.verdict = Verdict::kDisputed;
+  return r;
+}
+
+inline Report report_of(std::vector<CaseResult> cases) {
+  Report report;
+  report.command = "distgrad run mine";
+  report.torch = "2.15.0";
+  report.cases = std::move(cases);
+  report.summary = summary_of(report.cases);
+  report.summary.elapsed_s = 0.4;
+  return report;
 }
 
 }  // namespace distgrad::sample

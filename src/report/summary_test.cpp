@@ -7,18 +7,8 @@
 namespace distgrad {
 namespace {
 
-Report report_of(std::vector<CaseResult> cases) {
-  Report report;
-  report.cases = std::move(cases);
-  report.summary = summary_of(report.cases);
-  return report;
-}
-
-CaseResult disputed() {
-  CaseResult r = sample::skipped("d.json", "", "max is undecided");
-  r.verdict = Verdict::kDisputed;
-  return r;
-}
+using sample::disputed;
+using sample::report_of;
 
 TEST(Summary, EachCaseCountsOnce) {
   CaseResult expected_skip = sample::skipped("s.json", "", "not offered");

@@ -9,16 +9,9 @@
 namespace distgrad {
 namespace {
 
+using sample::report_of;
 using testing::HasSubstr;
 using testing::Not;
-
-Report report_of(std::vector<CaseResult> cases) {
-  Report report;
-  report.cases = std::move(cases);
-  report.summary = summary_of(report.cases);
-  report.summary.elapsed_s = 0.4;
-  return report;
-}
 
 CaseResult as_expected_mismatch(const std::string& file) {
   CaseResult r = sample::in_place_mismatch(file);

@@ -4,8 +4,8 @@ import re
 
 _INTRO = """# One operation, several shipped rules
 
-`tools/atlas` writes this page from the rows of [../atlas.md](../atlas.md): each line is measured,
-on three ranks.
+`tools/atlas` writes this page from the rows of [the tables](tables.md): each line is measured, on
+three ranks.
 """
 
 _GATHERS = """## Gathers of a sequence, or of embeddings

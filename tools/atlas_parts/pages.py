@@ -1,4 +1,4 @@
-"""The atlas as pages: docs/atlas.md, docs/atlas/atlas.json and docs/atlas/atlas.html."""
+"""The atlas as pages, in docs/atlas: tables.md, comparisons.md, atlas.json and atlas.html."""
 
 import html
 import json
@@ -9,38 +9,12 @@ import comparisons
 
 _ROOT = Path(__file__).resolve().parents[2]
 
-_INTRO = """# The atlas: what the gradients of released collectives are
+_INTRO = """# The tables of the atlas
 
-One line is one function of a released package, called on CPU over Gloo through `distgrad audit`
-([audit.md](audit.md)): its real code, of the version that the line names, with
-{torch}.
-`tools/atlas` writes this page and [one operation, several rules](atlas/comparisons.md);
-[atlas/atlas.json](atlas/atlas.json) and [atlas/atlas.html](atlas/atlas.html) hold the same.
+Audits with {torch}, on CPU over Gloo. [../atlas.md](../atlas.md) says how to read them.
+`tools/atlas` writes this page.
 
 {figures}
-
-**right for** names the losses for which every case that was tried is right: `sum` and `mean`, where
-each rank has a loss of its own, `replicated`, where all compute one loss, `shares`, where an
-operand that all ranks hold gets a share of its gradient on each ([audit.md](audit.md)). Neither is
-better than the other: tensor parallel code is right for one loss, a gather for a contrastive loss
-has to be right for many. **No line here is a claim that somebody's code is wrong** for what it is
-used for; those are in [findings.md](findings.md), each confirmed by hand.
-
-**measured** is the backward, driven with a basis of cotangents: x̄_r is what rank r's operand gets,
-ȳ_k the cotangent of rank k's output, `[r]` its r-th piece. **type** is that of spmd_types.
-**fails in** are the aspects in which some case that has a truth is not right; **not taken** those
-in which every case is refused or raises in forward. A function is called as it is, or *as* what its
-row says: a call of it that is [written out](your-code.md#a-call-written-out), or an adapter, a
-function in [atlas/subjects/adapters](atlas/subjects/adapters) of so many lines as **adapter** says.
-**repro** shows without distgrad what a row has of wrong cells. *Not differentiable* is what returns
-tensors that lead back to no operand. *Its backward raises*: where it gives a gradient, that is
-right for what **measured** says, and elsewhere an exception says that there is none. *No objective
-by itself*: the package multiplies or divides on purpose, for what it does elsewhere
-([atlas/on_purpose.txt](atlas/on_purpose.txt)).
-Operands without a dimension or without an element were not tried.
-
-**Again:** `tools/atlas --distgrad PATH --torch VENV --only PACKAGE --fresh` runs a package's lines,
-and writes them between the others; the command of a single line is in the JSON.
 """
 
 
@@ -161,7 +135,7 @@ def _repro(entry):
     if not _is_red(entry):
         return ""
     script = _script_of(entry)
-    return f"[{script}](findings/{script})" if script else "none"
+    return f"[{script}](../findings/{script})" if script else "none"
 
 
 def figures_of(entries):
@@ -293,7 +267,7 @@ def write(docs, entries, torch):
     figures = figures_of(entries)
     (docs / "atlas" / "atlas.json").write_text(
         json.dumps({"torch": torch, "rows": entries}, indent=1, ensure_ascii=False) + "\n")
-    (docs / "atlas.md").write_text(_INTRO.format(torch=torch, figures=figures) + "\n"
+    (docs / "atlas" / "tables.md").write_text(_INTRO.format(torch=torch, figures=figures) + "\n"
                                    + text_of(entries) + "\n")
     (docs / "atlas" / "comparisons.md").write_text(comparisons.text_of(entries, formula_of))
     headings = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)

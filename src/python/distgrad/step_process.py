@@ -6,7 +6,8 @@ forked: autograd's threads would be missing. Functions come by distgrad.transpor
 modules are imported after the fork.
 
 In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as
-save_gradients writes them; for each process NAME (`rank-0`, ..., `single`) what nursery.py says.
+save_gradients writes them; for each process NAME (`rank-0`, ..., `single`) what child_processes.py
+says.
 `outcome` is the list of failures, in JSON.
 """
 
@@ -20,7 +21,7 @@ import random
 from collections.abc import Mapping
 
 from . import blame, saving, transport
-from .nursery import Nursery, join_group
+from .child_processes import ChildProcesses, join_group
 from .ranks import garbage
 from .ranks.process import die_with_parent
 from .watching import Watch
@@ -49,10 +50,11 @@ def main(folder, parent):
         names = [f"rank-{rank}" for rank in range(request["world_size"])]
         names += [SINGLE] if request["single"] is not None else []
     together = [] if place else [name for name in names if name != SINGLE]
-    nursery = Nursery(folder, names, request["timeout_s"],
-                      lambda name: _run_and_save(name, folder, request), together=together,
-                      apart=(lambda failures: _report(folder, failures)) if place else None)
-    _report(folder, nursery.run())
+    processes = ChildProcesses(folder, names, request["timeout_s"],
+                               lambda name: _run_and_save(name, folder, request), together=together,
+                               apart=(lambda failures: _report(folder, failures)) if place else
+                               None)
+    _report(folder, processes.run())
 
 
 def _report(folder, failures):

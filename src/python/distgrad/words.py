@@ -1,5 +1,7 @@
 """Small pieces of the texts that reports are made of."""
 
+import textwrap
+
 
 def ranks_text(ranks):
     """ "rank 0", "ranks 0, 2"."""
@@ -15,3 +17,16 @@ def some(names, most):
 def count(n, what):
     """ "1 rank", "2 ranks"."""
     return f"{n} {what}" + ("" if n == 1 else "s")
+
+
+def titled(rows, width):
+    """The lines of [(title, text)], at most `width` columns wide: the titles in a column, each
+    shown once."""
+    indent = max((len(title) for title, _ in rows), default=0) + 3
+    lines, last = [], None
+    for title, text in rows:
+        wrapped = textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]
+        lines.append(f"{title if title != last else '':<{indent}}{wrapped[0]}")
+        lines += [" " * indent + more for more in wrapped[1:]]
+        last = title
+    return lines

@@ -4,29 +4,26 @@ api.gradcheck.
 Rank 0 of the group leads: it decides what is probed, all ranks execute that and send what came out,
 and rank 0 judges.
 
-    api          what is imported from outside; needs no torch until it is called
-    leading      the check as rank 0 leads it, and as the others follow
-    team         the ranks' own group, for plans and results, and what happens when a rank raises or
-                 hangs
-    waiting      how ranks find out that they wait for each other for ever
-    waiting      how ranks find out that they wait for each other for ever
-    executor     one rank's end: runs the function forward and backward as a plan says
-    subject      the function and its inputs: leaves, float64 copies, outputs
-    nested       nested lists, tuples and dicts
-    coordinates  the directions in which inputs are moved and cotangents given
-    forward      the right map: the derivative of the forward, measured
-    nearby       that of the forward beside inputs where it has kinks, ties or jumps
-    detached     what a function takes out of autograd, held while its inputs are moved
-    detached     what a function takes out of autograd, held while its inputs are moved
-    stirring     the values inside, moved apart where they may tie
-    backward     the measured map, and whether it is one: linear, the same twice, of any memory
-                 layout
-    blocks       both maps for one input and one output: blocks [to rank][from rank]
-    formulas     a grid of blocks in words: x̄_r = Σ_k ȳ_k
-    predicates   what is wrong with a grid: a table of pure functions
-    conventions  which gradients are right: what the losses are together, and what is a copy
-    conventions  which gradients are right: what the losses are together, and what is a copy
-    named        what can be said of FILE:FUNCTION before anything is started
-    judging      from maps to findings
-    report       the result, as data and as text
+    api            what is imported from outside; needs no torch until it is called
+    leading        the check as rank 0 leads it, and as the others follow
+    team           the ranks' own group, for plans and results, and what happens when a rank raises
+                   or hangs
+    waiting        how ranks find out that they wait for each other for ever
+    executor       one rank's end: runs the function forward and backward as a plan says
+    subject        the function and its inputs: leaves, float64 copies, outputs
+    nested         nested lists, tuples and dicts
+    coordinates    the directions in which inputs are moved and cotangents given
+    forward        the right map: the derivative of the forward, measured
+    nearby_slopes  that of the forward beside inputs where it has kinks, ties or jumps
+    detached       what a function takes out of autograd, held while its inputs are moved
+    perturbation   the values inside, moved apart where they may tie
+    backward       the measured map, and whether it is one: linear, the same twice, of any memory
+                   layout
+    blocks         both maps for one input and one output: blocks [to rank][from rank]
+    formulas       a grid of blocks in words: x̄_r = Σ_k ȳ_k
+    predicates     what is wrong with a grid: a table of pure functions
+    conventions    which gradients are right: what the losses are together, and what is a copy
+    named          what can be said of FILE:FUNCTION before anything is started
+    judging        from maps to findings
+    report         the result, as data and as text
 """

@@ -185,7 +185,7 @@ def _started(options):
     with garbage.left_alone(for_good=True):  # once, for all that are forked
         import torch
 
-        from ..nursery import Nursery
+        from ..child_processes import ChildProcesses
 
     count = _count(options)
     if options.backend == "nccl" and torch.cuda.device_count() < count:
@@ -195,13 +195,14 @@ def _started(options):
     end = time.monotonic() + whole_s
     with _folder() as folder:
         names = [f"rank-{rank}" for rank in range(count)]
-        nursery = Nursery(folder, names, whole_s,
-                          lambda name: _be_rank(name, options, count, folder), names[:1], _LEAVE_S,
-                          on_turn=_progress(folder, names))
-        failures = nursery.run()
+        processes = ChildProcesses(folder, names, whole_s,
+                                   lambda name: _be_rank(name, options, count, folder), names[:1],
+                                   _LEAVE_S, on_turn=_progress(folder, names))
+        failures = processes.run()
         for name in names:
-            if nursery.output_of(name):
-                print(visible_text(f"{name} printed:\n{nursery.output_of(name)}"), file=sys.stderr)
+            if processes.output_of(name):
+                print(visible_text(f"{name} printed:\n{processes.output_of(name)}"),
+                      file=sys.stderr)
         try:
             with open(os.path.join(folder, "result")) as file:
                 result = json.load(file)
@@ -265,7 +266,7 @@ def _rank_of(name):
 
 
 def _be_rank(name, options, count, folder):
-    from ..nursery import join_group
+    from ..child_processes import join_group
     from ..ranks.process import wait_for_a_free_core
 
     rank = _rank_of(name)

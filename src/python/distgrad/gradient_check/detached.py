@@ -18,7 +18,7 @@ _COLLECTIVES = {"allgather": "all_gather", "_allgather": "all_gather", "allreduc
                 "reduce_scatter": "reduce_scatter", "broadcast": "broadcast"}
 
 
-class Held(TorchDispatchMode):
+class HeldConstants(TorchDispatchMode):
     """Around calls of the function. The first records what detach(), .data and .item() give of
     tensors in the graph, and which of these are computed with under no_grad; the others get these
     values again, in the same order. What autograd.Functions do inside is theirs.

@@ -18,9 +18,9 @@ from ..ranks.long_text import cut
 from ..ranks.rounding import Shaking
 from ..stepping import ECHOES
 from .coordinates import Coordinates
-from .detached import Held
-from .nearby import STEPS
-from .stirring import Stirring
+from .detached import HeldConstants
+from .nearby_slopes import STEPS
+from .perturbation import Perturbation
 from .subject import NotSupported, Subject
 from .team import shown_frames
 
@@ -149,15 +149,16 @@ class Executor:
                "outputs": [_described_output(o, run.outputs) for o in run.outputs],
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
-    def move(self, coordinates, moves, stirring):
+    def move(self, coordinates, moves, perturbation):
         """For each row, coefficients of the input's coordinates: the outputs' coordinates there.
-        `coordinates`: of both from now on, None: as before; stirring: None, or of Stirring."""
+        `coordinates`: of both from now on, None: as before; perturbation: None, or of
+        Perturbation."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         before = self.subject.held
-        if stirring:
-            self.subject.held = Stirring(*stirring, self._team.rank, self._team.size)
+        if perturbation:
+            self.subject.held = Perturbation(*perturbation, self._team.rank, self._team.size)
         try:
-            if stirring:
+            if perturbation:
                 self._look_inside(moves)
             for row in moves:
                 run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
@@ -177,16 +178,16 @@ class Executor:
         """From now on what the function detaches (at the lines `only`, None: at all) stays as it
         is at the inputs. Where it detaches something, and whether outputs are the same by that."""
         before = self._forward(has_backward=False)
-        self.subject.held = held = Held(only)
+        self.subject.held = held = HeldConstants(only)
         self._forward(has_backward=False)
         after = self._forward(has_backward=False)
         yield {"places": held.places, "same": _alike(before, after) and not held.is_lost}
 
     def matter(self, places):
         """For each line, whether outputs at other inputs change when it alone is not held."""
-        all_held = self._at_other_inputs(Held())
+        all_held = self._at_other_inputs(HeldConstants())
         for place in places:
-            yield not _alike(all_held, self._at_other_inputs(Held(but=place)))
+            yield not _alike(all_held, self._at_other_inputs(HeldConstants(but=place)))
 
     def _at_other_inputs(self, held):
         moves = [1 / 64 * leaf.base.detach().to("cpu", torch.float64).abs().clamp_min(1 / 64)

@@ -12,7 +12,7 @@ from typing import Optional
 
 import torch
 
-from .nearby import OTHER, QUIET, Nearby
+from .nearby_slopes import OTHER, QUIET, NearbySlopes
 
 _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
@@ -152,7 +152,7 @@ class Measurement:
         self._tie(found, self._nearby)
 
     def _beside(self, noise, relative):
-        return Nearby(self._values, self._base, self._sizes, self._ties, noise, relative)
+        return NearbySlopes(self._values, self._base, self._sizes, self._ties, noise, relative)
 
     def _widen(self, found, nearby):
         """At a kink any would do that lies between; at a jump the differences are no derivative."""
@@ -347,9 +347,9 @@ class Measurement:
 
     # -- what the outputs are measured by
 
-    def _values(self, moves, stirring=None):
+    def _values(self, moves, perturbation=None):
         self._evaluations += len(moves)
-        return self._move(moves, stirring)
+        return self._move(moves, perturbation)
 
     def _size_of(self, values):
         """By output coordinate, the largest value in its tensor."""

@@ -4,6 +4,8 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Optional
 
+from ..words import titled
+
 _WIDTH = 100
 
 
@@ -97,7 +99,7 @@ class GradcheckReport:
         rows += self._dispute_rows()
         rows += [("shown", text) for text in self.shown]
         rows += [("note", text) for text in self.notes]
-        return "\n".join(lines + ([""] if rows else []) + _rows(rows))
+        return "\n".join(lines + ([""] if rows else []) + titled(rows, _WIDTH))
 
     def _dispute_rows(self):
         """What is detached, what follows if that is meant and if it is not, and how to say so."""
@@ -153,7 +155,7 @@ def _finding_lines(finding):
                                         f"in {finding.dtype}" if finding.dtype else "") if part)
     rows = [("measured", line) for line in finding.measured
            ] + [("right", line) for line in finding.right]
-    lines = [head, *(f"  {line}" for line in _rows(rows))]
+    lines = [head, *(f"  {line}" for line in titled(rows, _WIDTH))]
     if finding.legend:
         lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ",
                                subsequent_indent="    ")
@@ -170,7 +172,7 @@ def _dispute_lines(dispute):
                                                ("if not", dispute.right)) for line in lines]
     lines = [f"{', '.join(dispute.outputs)} -> {', '.join(dispute.inputs)}"
              ] if dispute.inputs else []
-    return lines + [f"  {line}" for line in _rows(rows)]
+    return lines + [f"  {line}" for line in titled(rows, _WIDTH)]
 
 
 def _error_lines(error):
@@ -181,17 +183,4 @@ def _error_lines(error):
         lines.append(f"  at {error['where']}")
     if error["traceback"]:
         lines += textwrap.indent(error["traceback"].rstrip(), "    ").split("\n")
-    return lines
-
-
-def _rows(rows):
-    """[(title, text)] with the titles in a column, each shown once."""
-    width = max((len(title) for title, _ in rows), default=0) + 3
-    lines, last = [], None
-    for title, text in rows:
-        shown = title if title != last else ""
-        wrapped = textwrap.wrap(text, _WIDTH - width, break_on_hyphens=False) or [""]
-        lines.append(f"{shown:<{width}}{wrapped[0]}")
-        lines += [" " * width + more for more in wrapped[1:]]
-        last = title
     return lines

@@ -46,11 +46,11 @@ class Session:
         self.inputs, self.outputs = inputs, outputs
         self._untold = (inputs, outputs)
 
-    def move(self, moves, stirring=None):
+    def move(self, moves, perturbation=None):
         """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates.
-        stirring: (share, turn) of Stirring; None where the function does not take that."""
-        results, failures = self.run("move", self._to_report(), moves, stirring,
-                                     tolerate=0 if stirring else None)
+        perturbation: (share, turn) of Perturbation; None where the function does not take that."""
+        results, failures = self.run("move", self._to_report(), moves, perturbation,
+                                     tolerate=0 if perturbation else None)
         if not failures:
             return self.outputs.assemble([_rows(r.values) for r in results])
         if len(failures) < self.size or any(failure.is_echo for failure in failures.values()):

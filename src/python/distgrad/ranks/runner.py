@@ -23,7 +23,7 @@ from .collectives.exchange import summed
 from .driving import drive
 from .frames import number
 from .groups import Groups
-from .left_behind import LeftBehind
+from .changed_state import ChangedState
 from .language import InvalidExpression
 from .long_text import cut
 from .observing import Observer
@@ -61,7 +61,7 @@ class Runner:
             except BaseException as error:  # also what a user's sys.exit() raises
                 result["error"] = self._error(error, request["program"])
         left = [t.name for t in threading.enumerate() if t not in threads]
-        result["warnings"] = (warned.texts_of(caught) + result.pop("left_behind", []) +
+        result["warnings"] = (warned.texts_of(caught) + result.pop("changed_state", []) +
                               [f"the code left a thread running: {name}" for name in left])
         result["composed"] = take_composed()
         return result
@@ -105,11 +105,11 @@ class _Case:
 
     def run(self):
         self._prepare()
-        before = LeftBehind()
+        before = ChangedState()
         try:
             self._run()
         finally:
-            self.result["left_behind"] = before.put_back()
+            self.result["changed_state"] = before.put_back()
 
     def _run(self):
         if "drive" in self._request:

@@ -3,11 +3,11 @@ keys of a momentum encoder. The gradient is right for that as a constant, or wro
 
 import torch
 
-from ..gradient_check.detached import Held
+from ..gradient_check.detached import HeldConstants
 from .roots import is_in_backward
 
 
-class HeldInStep(Held):
+class HeldInStep(HeldConstants):
     """Around runs of step(); the first records. Backward's own work is not held, nor are single
     numbers: a step returns its loss so, and adds up those of micro-batches."""
 

@@ -4,7 +4,7 @@ import math
 import textwrap
 from dataclasses import asdict, dataclass, field
 
-from ..words import count, ranks_text, some
+from ..words import count, ranks_text, some, titled
 
 _WIDTH = 100
 _MOST_NAMES = 8
@@ -157,9 +157,7 @@ class GradientsReport:
         if self.runs:
             rows.append(("measured", f"{count(self.runs, 'run')} of step() in"
                          f" {self.seconds:.1f} s; the loss is {self.loss:.6g}"))
-        width = max((len(title) for title, _ in rows), default=0) + 3
-        return [line for title, text in rows
-                for line in _wrapped(text, f"{title:<{width}}", " " * width)]
+        return titled(rows, _WIDTH)
 
 
 def _finite(value):

@@ -15,18 +15,19 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from distgrad.nursery import Nursery, join_group  # noqa: E402
+from distgrad.child_processes import ChildProcesses, join_group  # noqa: E402
 from distgrad.ranks.process import wait_for_a_free_core  # noqa: E402
 
 
 def run(body, world_size=4, timeout_s=250, may_die=()):
     """What body() returned on each rank; RuntimeError with the tracebacks where one raised or is
     not done. None for a rank that may die."""
-    needed = [f"rank-{rank}" for rank in range(world_size) if rank not in may_die]
+    names = [f"rank-{rank}" for rank in range(world_size)]
+    needed = [name for rank, name in enumerate(names) if rank not in may_die]
     with tempfile.TemporaryDirectory() as folder:
-        nursery = Nursery(folder, [f"rank-{rank}" for rank in range(world_size)], timeout_s,
-                          lambda name: _be(name, body, world_size, folder), needed)
-        failures = [f for f in nursery.run() if f["process"] in needed]
+        processes = ChildProcesses(folder, names, timeout_s,
+                                   lambda name: _be(name, body, world_size, folder), needed)
+        failures = [f for f in processes.run() if f["process"] in needed]
         if failures:
             raise RuntimeError("\n".join(f"{f['process']}, {f['kind']}: {f['text']}\n{f['output']}"
                                          for f in failures))

@@ -22,7 +22,7 @@ def _folder():
         return None
 
 
-class LeftBehind:
+class ChangedState:
     """Made before the user's functions run."""
 
     def __init__(self):

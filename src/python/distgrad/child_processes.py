@@ -29,7 +29,7 @@ _STACK_BEGIN = "(most recent call first):"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
-class Nursery:
+class ChildProcesses:
     """Forks, watches, and ends. No process that it forked is left when run() is through.
 
     work(name): what a process does. enough: names of those that count, None: all; that another one

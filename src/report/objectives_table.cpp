@@ -1,4 +1,4 @@
-#include "report/debate_table.h"
+#include "report/objectives_table.h"
 
 #include <fmt/format.h>
 
@@ -407,7 +407,7 @@ struct Debate {
   std::string remark;  // that not all is shown
 };
 
-Debate debate_of(const GradientComparison& original, const DebateOptions& options) {
+Debate debate_of(const GradientComparison& original, const ObjectivesTableOptions& options) {
   GradientComparison c = original;
   const std::string whole = name_of_whole(c);
   if (ranks_agree(c)) c.observed_full = c.observed_by_rank[0];
@@ -435,20 +435,21 @@ Debate debate_of(const GradientComparison& original, const DebateOptions& option
 
 }  // namespace
 
-std::string debate_table(const GradientComparison& c, const DebateOptions& options) {
+std::string objectives_table(const GradientComparison& c, const ObjectivesTableOptions& options) {
   const Debate debate = debate_of(c, options);
   std::string out = printed(debate.grid, options.width);
   if (!debate.remark.empty()) out += fmt::format("  ({})\n", debate.remark);
   return out;
 }
 
-DebateTable debate_rows(const GradientComparison& c, const DebateOptions& options) {
+ObjectivesTable objectives_rows(const GradientComparison& c,
+                                const ObjectivesTableOptions& options) {
   const Debate debate = debate_of(c, options);
   const Grid& grid = debate.grid;
-  DebateTable table{grid.labels.front(), {}, {}, debate.remark};
+  ObjectivesTable table{grid.labels.front(), {}, {}, debate.remark};
   for (const auto& column : grid.cells) table.columns.push_back(column.front());
   for (std::size_t line = 1; line < grid.labels.size(); ++line) {
-    DebateTable::Row row{grid.labels[line], {}, grid.notes[line]};
+    ObjectivesTable::Row row{grid.labels[line], {}, grid.notes[line]};
     for (const auto& column : grid.cells) row.cells.push_back(column[line]);
     table.rows.push_back(std::move(row));
   }

@@ -14,7 +14,7 @@ _COMPUTES = frozenset(
 )
 
 
-class Stirring(Shaking):
+class Perturbation(Shaking):
     """Around calls of the function. The first, at its inputs, tells how large all is, and those
     until settle() how large that becomes which is 0 there; from then on the same numbers are added
     each time, so that slopes are those of one function. turn: by it each element, and each rank's,

@@ -74,7 +74,8 @@ class Hull:
 
 
 class Nearby:
-    """values(moves, stirring): the outputs; base: at the inputs; noise: by output coordinate."""
+    """values(moves, perturbation): the outputs; base: at the inputs; noise: by output
+    coordinate."""
 
     def __init__(self, values, base, sizes, ties, noise, relative):
         self._values, self._base, self._sizes, self._ties = values, base, sizes, ties
@@ -130,15 +131,15 @@ class Nearby:
 
     def _slopes_at(self, points, apart, turn=None):
         """[point, output, input]; and [point, output] whether the output jumps on the way there.
-        turn: of Stirring."""
+        turn: of Perturbation."""
         count, step = len(self._sizes), apart / STEPS
-        stirring = None if turn is None else (apart, turn)
+        perturbation = None if turn is None else (apart, turn)
         h = (step * self._sizes)[:, None]
         generator = torch.Generator().manual_seed(13)
         mix = torch.rand(count, generator=generator, dtype=torch.float64) - 0.5
         around = torch.cat([torch.zeros(1, count, dtype=torch.float64), torch.diag(h[:, 0]),
                             (h[:, 0] * mix)[None]])
-        there = self._values((points[:, None] + around).reshape(-1, count), stirring)
+        there = self._values((points[:, None] + around).reshape(-1, count), perturbation)
         if there is None:
             return None, None
         there = there.reshape(len(points), count + 2, -1)
@@ -146,14 +147,14 @@ class Nearby:
         noise = self._noise_of(there)
         self._floor = torch.maximum(self._floor, (8 * noise / h).T)
         nearer = [self._values(torch.cat([points, points + h[:, 0] * mix]) / part,
-                               stirring and (apart / part, turn)).reshape(2, len(points), -1)
-                  for part in ((4, 16) if stirring is None else (16,))]
+                               perturbation and (apart / part, turn)).reshape(2, len(points), -1)
+                  for part in ((4, 16) if perturbation is None else (16,))]
         along, size = mixed - here[:, 0], (moved * mix[:, None]).abs().sum(1)
         off = torch.maximum((along - (moved * mix[:, None]).sum(1)).abs(),
                             (along - 16 * (nearer[-1][1] - nearer[-1][0])).abs())
         # Where a step goes over a second kink, or a curve bends more than kinks do, they tell
         # nothing of the inputs.
-        is_known = self._is_quiet or stirring is not None
+        is_known = self._is_quiet or perturbation is not None
         is_other = is_known & (off > _BETWEEN * size + 16 * 8 * noise)
         slopes = (moved / h).transpose(1, 2).masked_fill(is_other[:, :, None], float("nan"))
         return slopes, self._are_jumps(here[:, 0], *(here for here, _ in nearer))

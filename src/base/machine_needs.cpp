@@ -1,4 +1,4 @@
-#include "base/surroundings.h"
+#include "base/machine_needs.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

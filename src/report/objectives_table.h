@@ -10,7 +10,7 @@
 
 namespace distgrad {
 
-struct DebateOptions {
+struct ObjectivesTableOptions {
   std::string declared;  // the declared objective, as spelt
   bool full = false;     // every rank and element
   std::size_t width = 100;
@@ -20,10 +20,10 @@ struct DebateOptions {
 // Lines indented by two, each ended. Tensors of up to 8 elements are shown whole, of larger ones
 // the elements furthest off; of more than 8 ranks those furthest off. Nothing observed
 // (--simulate): the truths alone.
-std::string debate_table(const GradientComparison&, const DebateOptions&);
+std::string objectives_table(const GradientComparison&, const ObjectivesTableOptions&);
 
 // The same before it is laid out.
-struct DebateTable {
+struct ObjectivesTable {
   struct Row {
     std::string label;               // "observed", or an objective
     std::vector<std::string> cells;  // by column
@@ -34,6 +34,6 @@ struct DebateTable {
   std::vector<Row> rows;
   std::string remark;  // that not all is shown; empty: it is
 };
-DebateTable debate_rows(const GradientComparison&, const DebateOptions&);
+ObjectivesTable objectives_rows(const GradientComparison&, const ObjectivesTableOptions&);
 
 }  // namespace distgrad

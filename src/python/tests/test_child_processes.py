@@ -1,6 +1,6 @@
 """How many processes are started, and that none is left.
 
-    python src/python/tests/test_nursery.py
+    python src/python/tests/test_child_processes.py
 """
 
 import os
@@ -21,7 +21,7 @@ SECONDS = f"{os.getpid()}000"  # no other test sleeps as long
 ENDED = """
 import os, signal, subprocess, sys, time
 sys.path.insert(0, {package!r})
-from distgrad.nursery import Nursery
+from distgrad.child_processes import ChildProcesses
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the caller ignores it
 
@@ -36,7 +36,7 @@ def work(name):
 
 
 {when}
-Nursery({folder!r}, ["a", "b", "c"], 100, work).run()
+ChildProcesses({folder!r}, ["a", "b", "c"], 100, work).run()
 """
 
 IN_ANOTHER_THREAD = """
