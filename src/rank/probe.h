@@ -8,7 +8,11 @@ namespace distgrad {
 // is reported anyway.
 enum class Thoroughness { kQuick, kLoad };
 
-// Prints one JSON object; docs/backends.md. The exit code: 0, whatever is found.
+// Prints one JSON object, which probe_accelerators (cli/accelerators.cpp) reads:
+//   "torch": version; "cuda": "unavailable", "devices", "driver", "runtime";
+//   "nccl": "library", "traits" ("self-test" or "sources"), "version", "device", "unavailable".
+// "unavailable" is why it cannot be used, or "". "version" is there only if the library was loaded.
+// Returns the exit code: 0, whatever is found.
 int run_probe(Thoroughness);
 
 }  // namespace distgrad
