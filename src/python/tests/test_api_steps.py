@@ -274,8 +274,10 @@ class Steps(unittest.TestCase):
         self.assertAlmostEqual(caught.exception.report.wrong[0].factor, 2, delta=1e-4)
         with self.assertRaisesRegex(distgrad.RankError, "it is to return .model, step"):
             distgrad.check_step(data_parallel, world_size=2)
-        with self.assertRaisesRegex(ValueError, "reduce, html: without `single` nothing is"):
-            distgrad.check_step(model_and_step, reduce={"a": "sum"}, html="step.html")
+        with self.assertRaisesRegex(ValueError, "reduce, rtol: without `single` nothing is"):
+            distgrad.check_step(model_and_step, reduce={"a": "sum"}, rtol=1)
+        with self.assertRaisesRegex(ValueError, "copies: with `single` nothing is measured"):
+            distgrad.check_step(model_and_step, {}, copies="a")
 
     def report_of(self, parallel, single):
         with self.assertRaises(AssertionError) as caught:
