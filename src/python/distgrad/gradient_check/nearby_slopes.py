@@ -73,7 +73,7 @@ class Hull:
         return off - self.ways.T @ (self.ways @ off)
 
 
-class Nearby:
+class NearbySlopes:
     """values(moves, perturbation): the outputs; base: at the inputs; noise: by output
     coordinate."""
 
