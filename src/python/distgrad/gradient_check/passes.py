@@ -7,7 +7,7 @@ from typing import Optional
 import torch
 
 from ..words import ranks_text
-from . import backward, forward, nearby
+from . import backward, forward, nearby_slopes
 from .conventions import Convention
 from .coordinates import Coordinates, Tensor
 from .judging import Judgement, list_of
@@ -398,7 +398,7 @@ class Check:
                 for c, value, index in zip(range(span.start, span.stop), found, indices):
                     place = [names.index(t.name), rank, *index, *[0] * (most - len(index))]
                     alike.setdefault(abs(value), []).append((c, -1.0 if value < 0 else 1.0, place))
-        return [nearby.Tie(list(columns), torch.tensor(signs, dtype=torch.float64),
+        return [nearby_slopes.Tie(list(columns), torch.tensor(signs, dtype=torch.float64),
                            torch.tensor(places))
                 for columns, signs, places in (zip(*found) for found in alike.values()
                                                if len(found) > 1)]
