@@ -1,7 +1,10 @@
-"""No two modules of the package import each other, at once or by way of others."""
+"""Each module of the package can be imported, and no two import each other, at once or by way of
+others."""
 
 import ast
+import importlib
 import pathlib
+import sys
 import unittest
 
 PACKAGE = pathlib.Path(__file__).resolve().parents[1] / "distgrad"
@@ -47,6 +50,13 @@ def circles(graph):
 
 
 class Imports(unittest.TestCase):
+    def test_each_can_be_imported(self):
+        sys.path.insert(0, str(PACKAGE.parent))
+        for name in sorted(name_of(path) for path in PACKAGE.rglob("*.py")):
+            if not name.endswith("__main__"):
+                with self.subTest(name):
+                    importlib.import_module(name)
+
     def test_there_is_no_circle(self):
         files = {name_of(path): path for path in PACKAGE.rglob("*.py")}
         graph = {name: imported_by(path, set(files)) for name, path in files.items()}
