@@ -50,6 +50,11 @@ def main(request):
         if options["json"]:
             _write_json(options["json"], report)
         return _code(report, options["strict"])
+    except BrokenPipeError:
+        # What is left in the buffer would fail once more at the end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print("step: cannot write standard output: Broken pipe", file=sys.stderr)
+        return _USER
     except (named.NotThere, ValueError, TypeError, OSError) as error:
         print("step:", on_few_lines(str(error).removeprefix("check_step: ")), file=sys.stderr)
         return _USER
