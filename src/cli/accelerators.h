@@ -11,7 +11,7 @@
 
 namespace distgrad {
 
-// What `distgrad-rank --probe` prints (rank/probe.h).
+// Holds what `distgrad-rank --probe` prints (rank/probe.h).
 struct Probe {
   std::string cuda_unavailable;      // why no GPU can be used; empty where one can
   std::vector<std::string> devices;  // the GPUs' names

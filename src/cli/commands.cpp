@@ -143,8 +143,8 @@ int run_here(const Arguments& arguments) {
   });
 }
 
-// `gradcheck` and `step` join the launcher's ranks by themselves, each of them, as torch does: by
-// torchrun's variables.
+// `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's
+// variables.
 void set_torchs_variables(const LaunchedWorld& world) {
   if (std::getenv("RANK")) return;
   std::string error;
@@ -194,10 +194,10 @@ int run_main(const Arguments& arguments) {
     });
   return with_errors_reported([&] {
     const auto world = launched_world([](const char* name) { return std::getenv(name); });
-    if (world && !arguments.empty() && (arguments[0] == "gradcheck" || arguments[0] == "step")) {
-      set_torchs_variables(*world);
-      return run_here(arguments);
-    }
+    const std::string command = arguments.empty() ? "" : arguments[0];
+    if (world && command == "gradcheck") set_torchs_variables(*world);
+    // `step` meets the other ranks by itself, too: from Python, as check_step does.
+    if (command == "gradcheck" || command == "step") return run_here(arguments);
     return world ? run_among_ranks(arguments, *world) : run_here(arguments);
   });
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -37,7 +36,7 @@ struct StepOptions {
   std::string function, single, objective = "mean", backend = "gloo", json, python;
   std::vector<std::string> detached, copies, pieces;
   int ranks = 4;
-  bool joins = false;  // no --ranks: it is a launcher's rank where there is one
+  bool joins = false;  // no --ranks: check_step takes a launcher's ranks where there are some
   double timeout_s = 60;
   bool strict = false;
   std::string report, ran;  // of write_step() in src/python/distgrad/driver.py
@@ -139,8 +138,7 @@ ExitCode step_command(const Arguments& arguments) {
   for (const char* format : {"html", "junit", "markdown", "sarif"}) request[format] = "";
   for (const ReportFile& file : options.files)
     request[std::string(file.format->option.substr(2))] = file.path;
-  const bool joins = options.joins && std::getenv("RANK") && std::getenv("WORLD_SIZE");
-  return run_python_module(options.python, "distgrad.step", {request.dump()}, joins);
+  return run_python_module(options.python, "distgrad.step", {request.dump()}, false);
 }
 
 }  // namespace distgrad

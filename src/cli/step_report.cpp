@@ -109,7 +109,7 @@ std::vector<CaseResult> cases_of(const Json& report, const Scenario& step, bool 
   return cases;
 }
 
-// What a place's state means, and how it is shown.
+// Says what a place's state means, and how it is shown.
 struct StateRow {
   std::string_view name, text;
   Tone tone;
@@ -137,7 +137,7 @@ bool holds(const Json& place, int rank) {
   });
 }
 
-Picture::Row row_of(const Json& place, int ranks, bool departs) {
+Picture::Row row_of(const Json& place, int ranks) {
   const StateRow& state = state_of(place);
   const auto call = place.at("call").get<int>();
   auto module = place.at("module").get<std::string>();
@@ -154,22 +154,9 @@ Picture::Row row_of(const Json& place, int ranks, bool departs) {
   const Json& factor = place.at("factor");
   if (state.tone == Tone::kWrong && factor.is_number())
     text = fmt::format("the cotangent is {:.4g} times the right one", factor.get<double>());
-  if (departs) text = "backward departs here: " + text;
+  if (place.at("departs").get<bool>()) text = "backward departs here: " + text;
   row.squares.push_back({text, Tone::kNone, ""});
   return row;
-}
-
-// The first place, on the way back, from which on backward is not right; -1: there is none.
-int departure_of(const Json& places) {
-  int last_right = -1, wrong = -1, shares = -1;
-  for (int i = 0; i < static_cast<int>(places.size()); ++i) {
-    const auto& state = places[static_cast<std::size_t>(i)].at("state");
-    if (state == "right") last_right = i;
-    if (state == "wrong" && wrong < 0) wrong = i;
-    if (state == "shares" && (shares < 0 || shares < last_right)) shares = i;
-  }
-  if (wrong >= 0) return wrong;
-  return shares > last_right ? shares : -1;
 }
 
 std::optional<Picture> picture_of(const Json& report) {
@@ -185,9 +172,8 @@ std::optional<Picture> picture_of(const Json& report) {
       "backward brings there is right; red: it is wrong.";
   for (int rank = 0; rank < ranks; ++rank) picture.columns.push_back(std::to_string(rank));
   picture.columns.emplace_back("which means that");
-  const int departs = departure_of(places);
   for (std::size_t i = 0; i < std::min(places.size(), kMostRows); ++i)
-    picture.rows.push_back(row_of(places[i], ranks, static_cast<int>(i) == departs));
+    picture.rows.push_back(row_of(places[i], ranks));
   return picture;
 }
 

@@ -54,7 +54,7 @@ inline std::vector<float> numbers(std::size_t n, unsigned seed) {
   return values;
 }
 
-// What most tests compare with.
+// Most tests compare with these numbers.
 inline constexpr std::size_t kSize = 24;
 inline const std::vector<float> truth = numbers(kSize, 1);
 

@@ -66,7 +66,7 @@ class StepProcess:
         return os.path.exists(self._path(name))
 
     def tell(self, word):
-        """What child_processes.py looks for."""
+        """Makes the file that child_processes.py looks for."""
         open(self._path(word), "w").close()
 
     def failures(self):

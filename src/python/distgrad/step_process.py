@@ -7,8 +7,7 @@ modules are imported after the fork.
 
 In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as
 save_gradients writes them; for each process NAME (`rank-0`, ..., `single`) what child_processes.py
-says.
-`outcome` is the list of failures, in JSON.
+says. `outcome` is the list of failures, in JSON.
 """
 
 import contextlib

@@ -122,11 +122,11 @@ def check_step(
     wrong with the arguments; RuntimeError where there is no `distgrad` executable."""
     __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
-    if single is not None or html or junit or markdown or sarif:
+    files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
+    if single is not None or any(files.values()):
         executable()
     team = launched.team()
     world_size = launched.ranks_by_default() if world_size is None else world_size
-    files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
     compares = {"reduce": reduce, "partly_held": partly_held, "counts": counts, "rtol": rtol,
                 "atol": atol}
     measures = {"copies": copies, "pieces": pieces, "detached": detached}

@@ -11,8 +11,9 @@ import tempfile
 import time
 
 from . import named
+from ..command_output import OutputError, say, write_json
 from ..rank_room import why_no_room
-from ..visible_text import on_few_lines, visible_text, without_commands
+from ..visible_text import on_few_lines, visible_text
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
@@ -43,10 +44,10 @@ def main(arguments=None):
         if result is None:  # not rank 0
             return _RIGHT
         if options.json != "-":
-            _say(visible_text(result["text"]))
+            say(visible_text(result["text"]))
         if options.json:
-            _write_json(options.json, result)
-    except UsersError as error:
+            write_json(options.json, result["report"])
+    except (UsersError, OutputError) as error:
         if not _joins(options) or os.environ["RANK"] == "0":  # each has the same to say
             print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
         return _USER
@@ -405,24 +406,3 @@ def _evaluated(options, rank, world_size, device):
         else:
             positional.append(value)
     return tuple(positional), named
-
-
-def _say(text):
-    try:
-        print(text, flush=True)
-    except OSError as error:
-        # What is left in the buffer would fail once more at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        raise UsersError(f"cannot write standard output: {error.strerror}") from None
-
-
-def _write_json(path, result):
-    text = json.dumps(result["report"], indent=1)
-    if path == "-":
-        _say(without_commands(text))
-        return
-    try:
-        with open(path, "w") as file:
-            file.write(text + "\n")
-    except OSError as error:
-        raise UsersError(f"--json {path}: {error.strerror}") from None

@@ -102,8 +102,8 @@ class Coordinates:
         return torch.stack(rows) @ torch.stack(columns).T
 
     def columns(self, rank, tensor):
-        """What the coordinates of random directions are of each element of this tensor alone: a
-        column an element."""
+        """Returns a matrix with a column for each element of this tensor: the coordinates, in
+        random directions, of that element alone."""
         return torch.stack([self._direction(rank, tensor, s).reshape(-1)
                             for s in range(self.extent(tensor))])
 

@@ -12,7 +12,7 @@ from ..words import some
 from .holding import HeldInStep
 from .judging import Judge
 from .measuring import Measuring
-from .outputs import Outputs, Precision, Watch
+from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
 from .running import Runs
@@ -102,7 +102,7 @@ class _Check:
             outputs = Outputs(runs, precision, self._options.search_s - runs.seconds)
             places = outputs.places()
             report.where = outputs.told(places)
-            report.places = outputs.as_data(places)
+            report.places = as_data(places, precision.slack)
         self._note_rounded(measuring)
         self._note_short_loss()
         if report.verdict == "right":

@@ -2,13 +2,13 @@
 options are read by src/cli/step_command.cpp."""
 
 import json
-import os
 import sys
 
 from .. import launched
+from ..command_output import OutputError, say, write_json
 from ..gradient_check import named
 from ..stepping import RankError, check_step
-from ..visible_text import on_few_lines, visible_text, without_commands
+from ..visible_text import on_few_lines, visible_text
 
 _RIGHT, _WRONG, _USER, _BROKEN = 0, 1, 2, 3
 _CODES = {"right": _RIGHT, "disputed": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN}
@@ -45,17 +45,12 @@ def main(request):
         if launched.team() and launched.team().rank:
             return _code(report, options["strict"])
         if options["json"] != "-":
-            print(visible_text(str(report).replace("check_step: ", "step: ", 1).replace(
-                "check_gradients: ", "step: ", 1)), flush=True)
+            say(visible_text(str(report).replace("check_step: ", "step: ", 1).replace(
+                "check_gradients: ", "step: ", 1)))
         if options["json"]:
-            _write_json(options["json"], report)
+            write_json(options["json"], report if isinstance(report, dict) else report.to_dict())
         return _code(report, options["strict"])
-    except BrokenPipeError:
-        # What is left in the buffer would fail once more at the end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        print("step: cannot write standard output: Broken pipe", file=sys.stderr)
-        return _USER
-    except (named.NotThere, ValueError, TypeError, OSError) as error:
+    except (named.NotThere, OutputError, ValueError, TypeError) as error:
         print("step:", on_few_lines(str(error).removeprefix("check_step: ")), file=sys.stderr)
         return _USER
     except (RankError, launched.LaunchError, AssertionError) as error:  # there is no report
@@ -84,12 +79,3 @@ def _code(report, strict):
     if isinstance(report, dict):
         return _WRONG if report.wrong or strict and report.vacuous else _RIGHT
     return _WRONG if strict and report.verdict == "disputed" else _CODES[report.verdict]
-
-
-def _write_json(path, report):
-    text = json.dumps(report if isinstance(report, dict) else report.to_dict(), indent=1) + "\n"
-    if path == "-":
-        print(without_commands(text), end="", flush=True)
-        return
-    with open(os.path.abspath(path), "w") as file:
-        file.write(text)

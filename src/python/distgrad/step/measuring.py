@@ -92,14 +92,14 @@ class Measuring:
         """Of pieces whose gradients, on some rank, are values of a shorter dtype in a tensor of a
         wider one: that they were reduced in, perhaps."""
         own = {}
-        sizes = [float(g.abs().max()) for g in self.gradients.values() if g is not None
-                 and g.numel()]
+        largest = max((float(g.abs().max()) for g in self.gradients.values()
+                       if g is not None and g.numel()), default=0.0)
         for key in self._own(self.pieces):
             gradient = self.gradients[self.pieces[key].name]
             for dtype, error in _ROUNDED.items():
-                # What is rounding itself has few digits by nature
+                # A gradient that is nothing but rounding has few digits by nature
                 if gradient is not None and torch.finfo(gradient.dtype).eps < 2 * error and bool(
-                        (gradient.abs() > 64 * torch.finfo(gradient.dtype).eps * max(sizes)).any()
+                        (gradient.abs() > 64 * torch.finfo(gradient.dtype).eps * largest).any()
                 ) and _holds(gradient, dtype):
                     own[key] = (str(dtype).removeprefix("torch."), 8 * error)
                     break

@@ -98,7 +98,7 @@ class Place:
         module, call, _ = self.key
         return (module or "the model") + (f" (call {call + 1})" if call else "")
 
-    def to_dict(self, slack=1e-2):
+    def to_dict(self, slack):
         module, call, index = self.key
         return {"module": module, "call": call, "index": index, "state": self.state,
                 "factor": self.factor(slack) if self.state == "wrong" else None,
@@ -166,9 +166,6 @@ class Outputs:
 
     def told(self, places):
         return told(places, self._precision.slack)
-
-    def as_data(self, places):
-        return [place.to_dict(self._precision.slack) for place in places]
 
     # -- what there is
 
@@ -365,6 +362,13 @@ def departure(places):
     if shares is not None:
         return "shares", asked[shares], asked[shares - 1] if shares else None
     return None
+
+
+def as_data(places, slack=1e-2):
+    """Returns a dict for each place, as in report.GradientsReport.places."""
+    found = departure(places)
+    return [{**place.to_dict(slack), "departs": bool(found) and place is found[1]}
+            for place in places]
 
 
 def told(places, slack=1e-2):

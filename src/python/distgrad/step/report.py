@@ -4,6 +4,7 @@ import math
 import textwrap
 from dataclasses import asdict, dataclass, field
 
+from ..ranks.frames import number
 from ..words import count, ranks_text, some, titled
 
 _WIDTH = 100
@@ -58,9 +59,10 @@ class GradientsReport:
     disputed: list = field(default_factory=list)
     detached: dict = field(default_factory=dict)
     where: list = field(default_factory=list)  # sentences on where backward departs
-    # Of modules' outputs in the order of backward {"module", "call", "index", "state", "factor",
-    # "copies", "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked"; factor:
-    # what a wrong cotangent is times the right one, or None.
+    # The modules' outputs in the order of backward: {"module", "call", "index", "state", "departs",
+    # "factor", "copies", "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked";
+    # departs: whether backward departs there; factor: what a wrong cotangent is times the right
+    # one, or None.
     places: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     reason: str = ""  # why nothing was decided
@@ -85,8 +87,8 @@ class GradientsReport:
         self.reason = why
 
     def to_dict(self):
-        """Of lists, dicts, texts and numbers, for json.dumps(): what is no finite number is "nan",
-        "inf" or "-inf"."""
+        """Returns lists, dicts, texts and numbers, for json.dumps(); a number that is not finite
+        becomes "nan", "inf" or "-inf"."""
         return _finite({"verdict": self.verdict, **asdict(self)})
 
     def write(self, html=None, junit=None, markdown=None, sarif=None):
@@ -165,7 +167,7 @@ def _finite(value):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_finite(item) for item in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return number(value) if isinstance(value, float) else value
 
 
 def factor_text(factor, counts):

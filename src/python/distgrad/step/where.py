@@ -11,7 +11,7 @@ import torch
 from ..words import count, some
 from . import arrived, forward
 from .holding import HeldInStep
-from .outputs import Outputs, Precision, departure
+from .outputs import Outputs, Precision, as_data, departure
 from .seen import computed_in
 from .variables import plain
 
@@ -65,7 +65,7 @@ class Where:
         seen = {dtype: where for row in (single, *every) for dtype, where in
                 row["seen"]["dtypes"].items()}
         return {"text": self._lines, "stage": self._stage,
-                "places": [p.to_dict() for p in self._places], "losses": losses,
+                "places": as_data(self._places), "losses": losses,
                 "computed_in": computed, "dtypes": seen}
 
     def _judge_loss(self, single, every, slack):
