@@ -1,5 +1,6 @@
-"""Small pieces of the texts that reports are made of."""
+"""Small pieces of the texts that reports are made of, and numbers as JSON has them."""
 
+import math
 import textwrap
 
 
@@ -30,3 +31,16 @@ def titled(rows, width):
         lines += [" " * indent + more for more in wrapped[1:]]
         last = title
     return lines
+
+
+def number(value):
+    """A number as JSON has it, which has none that are not finite."""
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return value
+
+
+def read_number(value):
+    return float(value)  # also of the texts "nan", "inf" and "-inf"

@@ -55,19 +55,6 @@ class Frame:
         return self.tensor(place).tolist()
 
 
-def number(value):
-    """A number as headers have it: JSON has none that are not finite."""
-    if math.isnan(value):
-        return "nan"
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
-
-
-def read_number(value):
-    return float(value)  # also of the texts "nan", "inf" and "-inf"
-
-
 class FrameWriter:
     """Collects the tensors of one frame while its header is made."""
 

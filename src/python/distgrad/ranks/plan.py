@@ -3,9 +3,9 @@ collectives as calls."""
 
 import functools
 
+from ..words import read_number
 from .call import Call
 from .collectives import TRAITS
-from .frames import read_number
 from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import rank_names
 

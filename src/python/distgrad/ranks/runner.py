@@ -11,6 +11,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
+from ..words import number
 from . import board as places
 from . import debugging
 from . import adapters_loading, times, warned
@@ -21,7 +22,6 @@ from .code import Code, checked, seed
 from .collectives.composed import take_composed
 from .collectives.exchange import summed
 from .driving import drive
-from .frames import number
 from .groups import Groups
 from .changed_state import ChangedState
 from .language import InvalidExpression

@@ -10,9 +10,9 @@ import contextlib
 
 import torch
 
+from ..words import number
 from .call import RankGroup, SubjectError
 from .code import Code, checked_for_all, seed
-from .frames import number
 from .built_in import joint
 from .language import Expression, InvalidExpression
 from .narrowing import Narrowing

@@ -4,8 +4,7 @@ import math
 import textwrap
 from dataclasses import asdict, dataclass, field
 
-from ..ranks.frames import number
-from ..words import count, ranks_text, some, titled
+from ..words import count, number, ranks_text, some, titled
 
 _WIDTH = 100
 _MOST_NAMES = 8
