@@ -16,7 +16,6 @@
 #include "dumps/comparison_cases.h"
 #include "dumps/comparison_report.h"
 #include "dumps/read_dump.h"
-#include "dumps/report_changes.h"
 #include "report/json.h"
 #include "report/words.h"
 
@@ -39,16 +38,6 @@ struct CompareOptions {
 };
 
 constexpr std::size_t kMostText = 64 << 20;
-
-using Json = nlohmann::ordered_json;
-
-// What both kinds of comparison end with.
-struct CompareOutcome {
-  std::string text;
-  Json json;  // where it is asked for
-  bool good = true;
-  dumps::ComparisonCases cases = {};  // for the other formats
-};
 
 double tolerance_value(const std::string& text, const char* option) {
   char* end = nullptr;
@@ -87,9 +76,8 @@ DType dtype_value(const std::string& name) {
 }
 
 std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& options) {
-  CLI::App app(
-      "Compare gradients that a training script saved with a reference, or two reports of runs.",
-      "distgrad compare");
+  CLI::App app("Compare gradients that a training script saved with a reference.",
+               "distgrad compare");
   std::string rtol, atol, dtype;
   std::vector<std::string> counts, reductions;
   app.add_option("REFERENCE", options.reference,
@@ -132,7 +120,6 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
            "Examples:\n"
            "  distgrad compare single_gpu.safetensors grads/\n"
            "  distgrad compare --json off.json reference/ run/rank_*.safetensors\n"
-           "  distgrad compare yesterday.json today.json\n"
            "distgrad.save_gradients(model, folder) writes what this reads.\n");
   if (const auto done = parse_arguments(app, arguments)) return done;
   options.reports = reports.files("compare");
@@ -145,28 +132,12 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   return std::nullopt;
 }
 
-CompareOutcome compare_gradients(const CompareOptions& options) {
+dumps::DumpComparison compare_gradients(const CompareOptions& options) {
   dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems first
   dumps::Dump observed = dumps::read_dump(options.observed);
   if (!options.prefix.empty())
     for (dumps::Dump* dump : {&reference, &observed}) dump->strip_prefix(options.prefix);
-  const dumps::DumpComparison comparison =
-      dumps::compare_dumps(reference, observed, options.comparison);
-  return {dumps::comparison_text(comparison, {options.full, terminal_width(100)}),
-          options.json.empty() ? Json() : dumps::comparison_json(comparison),
-          comparison.all_right() && (comparison.vacuous.empty() || !options.strict),
-          options.reports.empty() ? dumps::ComparisonCases()
-                                  : dumps::comparison_cases(comparison, options.strict)};
-}
-
-CompareOutcome compare_reports(const CompareOptions& options) {
-  if (options.observed.size() != 1)
-    throw UserError("compare: of reports two are compared, an earlier and a later one");
-  const dumps::ReportChanges changes = dumps::changes_between(
-      dumps::read_report(options.reference), dumps::read_report(options.observed[0]));
-  return {dumps::changes_text(changes, {options.full, terminal_width(100)}),
-          options.json.empty() ? Json() : dumps::changes_json(changes), !changes.is_worse(),
-          options.reports.empty() ? dumps::ComparisonCases() : dumps::changes_cases(changes)};
+  return dumps::compare_dumps(reference, observed, options.comparison);
 }
 
 }  // namespace
@@ -175,22 +146,24 @@ ExitCode compare_command(const Arguments& arguments) {
   CompareOptions options;
   if (const auto done = parse(arguments, options)) return *done;
   const auto started = std::chrono::steady_clock::now();
-  const bool compares_reports = dumps::is_report(options.reference);
-  CompareOutcome outcome = compares_reports ? compare_reports(options) : compare_gradients(options);
-  if (options.json != "-" && !prints_report(options.reports)) put(outcome.text);
-  if (!options.json.empty()) write_file_atomically(options.json, json_text(outcome.json));
+  const dumps::DumpComparison comparison = compare_gradients(options);
+  const std::string text = dumps::comparison_text(comparison, {options.full, terminal_width(100)});
+  if (options.json != "-" && !prints_report(options.reports)) put(text);
+  if (!options.json.empty())
+    write_file_atomically(options.json, json_text(dumps::comparison_json(comparison)));
   if (!options.reports.empty()) {
-    Report& report = outcome.cases.report;
+    dumps::ComparisonCases cases = dumps::comparison_cases(comparison, options.strict);
+    Report& report = cases.report;
     report.command = options.ran.empty() ? command_text("compare", arguments) : options.ran;
-    report.printed =
-        options.text.empty() ? outcome.text : read_regular_file(options.text, kMostText).text;
+    report.printed = options.text.empty() ? text : read_regular_file(options.text, kMostText).text;
     report.summary.elapsed_s =
         options.before_s +
         std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     if (!write_reports(options.reports, report, format_context(report.command)))
       return ExitCode::kUserError;
   }
-  return outcome.good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
+  const bool good = comparison.all_right() && (comparison.vacuous.empty() || !options.strict);
+  return good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }
 
 }  // namespace distgrad

@@ -154,41 +154,5 @@ TEST_F(CompareEndToEnd, OfTwoMissingFilesTheFirstIsNamed) {
   EXPECT_EQ(err_, "distgrad: first: there is no such file or folder\n");
 }
 
-TEST_F(CompareEndToEnd, TwoReportsAreComparedCaseByCase) {
-  const auto report = [](const std::string& cases) {
-    return R"({"format": 1, "tool": {}, "summary": {}, "cases": [)" + cases + "]}";
-  };
-  const std::string good =
-      R"({"id": "a.json", "verdict": "match", "as_expected": true, "findings": []})";
-  const std::string bad =
-      R"({"id": "a.json", "verdict": "mismatch", "as_expected": false, "findings": [{"rule": "scaled", "step": "y", "collective": "all_reduce"}]})";
-  write("good.json", report(good));
-  write("bad.json", report(bad));
-  write("empty.json", report(""));
-  EXPECT_EQ(compare("good.json bad.json"), 1) << err_;
-  EXPECT_THAT(out_, StartsWith("FAIL  a.json   newly failing: mismatch: scaled in step y "
-                               "(all_reduce); was match\n\n1 newly failing, 0 unchanged"));
-  EXPECT_EQ(compare("bad.json good.json"), 0);
-  EXPECT_THAT(out_, StartsWith("ok    a.json   fixed: match; was mismatch"));
-  EXPECT_EQ(compare("good.json empty.json"), 1);
-  EXPECT_THAT(out_, StartsWith("gone  a.json   vanished; was match\n"));
-  EXPECT_EQ(compare("--junit c.xml --html c.html --sarif c.sarif --markdown c.md "
-                    "good.json bad.json"),
-            1);
-  EXPECT_THAT(read("c.xml"), HasSubstr("tests=\"1\" failures=\"1\""));
-  EXPECT_THAT(read("c.xml"), HasSubstr("Newly failing: it was match."));
-  EXPECT_THAT(read("c.sarif"), HasSubstr("\"ruleId\": \"scaled\""));
-  EXPECT_THAT(read("c.md"), HasSubstr("1 not as expected"));
-  EXPECT_THAT(read("c.html"), HasSubstr("a.json"));
-  write("unexplained.json",
-        report(R"({"id": "a.json", "verdict": "mismatch", "as_expected": false})"));
-  EXPECT_EQ(compare("--junit u.xml --sarif u.sarif good.json unexplained.json"), 1);
-  EXPECT_THAT(read("u.xml"), HasSubstr("Newly failing: it was match."));
-  EXPECT_THAT(read("u.sarif"), HasSubstr("\"ruleId\": \"unexplained\""));
-  write("gradients.json", R"({"w": 1})");
-  EXPECT_EQ(compare("good.json gradients.json"), 2);
-  EXPECT_THAT(err_, HasSubstr("gradients.json: not a report of distgrad run --json"));
-}
-
 }  // namespace
 }  // namespace distgrad

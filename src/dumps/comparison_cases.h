@@ -1,12 +1,11 @@
-// A comparison of saved gradients, or of two reports, as the report that other formats are made of:
-// HTML, JUnit, Markdown, SARIF.
+// A comparison of saved gradients as the report that other formats are made of: HTML, JUnit,
+// Markdown, SARIF.
 #pragma once
 
 #include <map>
 #include <string>
 
 #include "dumps/compare_dumps.h"
-#include "dumps/report_changes.h"
 #include "model/report.h"
 
 namespace distgrad::dumps {
@@ -16,13 +15,10 @@ struct ComparisonCases {
   Report report;
 };
 
-// `report.command` and `summary.elapsed_s` are left empty by both.
+// `report.command` and `summary.elapsed_s` are left empty.
 //
 // A case a parameter, "observed:NAME", and a picture of parameters by ranks. `strict`: what is
 // vacuous is wrong.
 ComparisonCases comparison_cases(const DumpComparison&, bool strict);
-
-// A case a case of either report; wrong is what has become worse, and nothing else.
-ComparisonCases changes_cases(const ReportChanges&);
 
 }  // namespace distgrad::dumps

@@ -1,6 +1,6 @@
-// libFuzzer's entry: any bytes are a dump or a report, or are refused as a user's error; and what
-// is a dump is compared with itself. Built and run as the parser's (src/scenario/parse_fuzz.cpp);
-// mutation_test.cpp runs it for a moment.
+// libFuzzer's entry: any bytes are a dump, which is compared with itself, or are refused as a user's
+// error. Built and run as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp runs it for a
+// moment.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +12,6 @@
 #include "dumps/comparison_cases.h"
 #include "dumps/comparison_report.h"
 #include "dumps/dump_file.h"
-#include "dumps/report_changes.h"
 
 namespace {
 
@@ -31,15 +30,6 @@ void read_dump(RankDump (*read)(const std::string&), const std::string& path) {
   }
 }
 
-void read_reports(const std::string& path) {
-  try {
-    const ReportedRun run = read_report(path);
-    changes_text(changes_between(run, run), {});
-    changes_cases(changes_between(run, run));
-  } catch (const distgrad::UserError&) {
-  }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -49,6 +39,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::abort();
   read_dump(read_safetensors, path);
   read_dump(read_json_dump, path);
-  read_reports(path);
   return 0;
 }

@@ -94,6 +94,10 @@ def clipped_by_what_the_rank_sees(model):
     nn.utils.clip_grads_with_norm_(list(model.parameters()), 0.01, norm)
 
 
+def counted_without_waiting(_):
+    dist.all_reduce(torch.ones(1), async_op=True)
+
+
 def raises_on_rank_1(loss):
     if dist.get_rank() == 1:
         raise KeyError("no such batch")
@@ -175,6 +179,7 @@ def everything():
     found["clipped by the largest"] = asked(
         model, averaged(model, change=clipped("first", norm_type=float("inf"))))
     found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
+    found["not waited for"] = asked(model, averaged(model, change=counted_without_waiting))
     found["objective"] = asked(
         model, averaged(model, ends=lambda loss: (loss, 1)),
         lambda pairs: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs))
@@ -359,6 +364,14 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual(report["verdict"], "right")
         self.assertIn(words, report["notes"][0])
         self.assertNotIn(words, "".join(self.on_all_ranks("right")["notes"]))
+
+    def test_what_nobody_waits_for_is_said_with_its_line(self):
+        lines = Path(__file__).read_text().splitlines()
+        begun = 1 + lines.index("    dist.all_reduce(torch.ones(1), async_op=True)")
+        report = self.on_all_ranks("not waited for")
+        self.assertEqual(report["verdict"], "right")
+        self.assertEqual(report["notes"], [
+            f"nobody waits for all_reduce (test_check_gradients.py:{begun}) in step()"])
 
     def test_what_is_not_the_same_twice_is_not_judged(self):
         report = self.on_all_ranks("another loss")

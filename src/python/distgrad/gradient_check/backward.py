@@ -60,7 +60,8 @@ class Sample:
 @dataclass
 class Backward:
     """matrix: [input coordinate, output coordinate]; missing: (rank, input) of which the gradient
-    was None."""
+    was None; first: the Sample of the very first backward, where the same cotangent gave another
+    gradient later."""
 
     matrix: torch.Tensor
     missing: set
@@ -70,6 +71,7 @@ class Backward:
     backwards: int = 0
     graph: str = "kept"
     explanation: str = ""  # why it is wrong, where it is
+    first: Optional[Sample] = None
 
 
 class Measurement:
@@ -115,7 +117,7 @@ class Measurement:
         zero = torch.zeros(self._columns, dtype=torch.float64)
         random = [self._random() for _ in range(_RANDOM)]
         units = torch.eye(self._columns, dtype=torch.float64)
-        rows, missing, graph = self._on_a_graph_that_repeats(
+        rows, missing, graph, first = self._on_a_graph_that_repeats(
             [random[-1], random[-1], zero, *units, *random])
         constant, rows = rows[2].nan_to_num(posinf=0, neginf=0), rows[3:]
         found = Backward((rows[:self._columns] - constant).T, missing, graph=graph)
@@ -123,7 +125,10 @@ class Measurement:
         found.is_linear = all(self._agree(s.gradient, found.matrix @ s.cotangent,
                                           self._room(found.matrix, s.cotangent))
                               for s in found.random)
-        if found.is_linear or not self._remembers(found):
+        # What races is not looked at any further: all of it would be put down to something else.
+        if not self._lacks_a_wait(found) and (found.is_linear or not self._remembers(found)):
+            if first is not None and found.is_linear and others:
+                found.first = Sample(random[-1], first)
             if bool((constant != 0).any()):
                 self._note("other-backward", "cotangents of zero give a gradient that is not zero",
                            rows=constant != 0)
@@ -135,24 +140,44 @@ class Measurement:
     # -- the same twice
 
     def _on_a_graph_that_repeats(self, cotangents):
-        """Rows, missing gradients and the kind of graph. The first two cotangents are the same;
-        where they do not give the same over one graph, each gets a graph of its own."""
+        """Rows, missing gradients, the kind of graph, and the row of the first backward where later
+        ones differ. The first two cotangents are the same; where they do not give the same over one
+        graph, each gets a graph of its own."""
         values, failures = self._probe([Probe(c) for c in cotangents], tolerate=1)
         if failures and (min(f.index for f in failures.values()) > 1
                          or len(failures) < self._session.size):
             raise self._session.broken(failures)
-        if not failures:
-            rows = self._session.assemble_gradients(values)
-            if self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
-                return rows, _missing(values), "kept"
+        kept = self._session.assemble_gradients(values) if values else None
+        if not failures and self._agree(kept[0], kept[1], self._rtol * _largest(kept[0])):
+            return kept, _missing(values), "kept", None
         values, _ = self._probe([Probe(c, "own") for c in cotangents])
         rows = self._session.assemble_gradients(values)
-        if self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
-            why = ("raises: " + next(iter(failures.values())).text if failures
-                   else "gives another gradient")
-            self._note("stale-or-aliased",
-                       f"a second backward over the same graph (retain_graph=True) {why}", False)
-        return rows, _missing(values), "own"
+        if not self._agree(rows[0], rows[1], self._rtol * _largest(rows[0])):
+            return rows, _missing(values), "own", None
+        if kept is not None and not self._agree(kept[0], rows[0],
+                                                self._rtol * _largest(rows[0])):
+            return rows, _missing(values), "own", kept[0]
+        why = ("raises: " + next(iter(failures.values())).text if failures
+               else "gives another gradient")
+        self._note("stale-or-aliased",
+                   f"a second backward over the same graph (retain_graph=True) {why}", False)
+        return rows, _missing(values), "own", None
+
+    def _lacks_a_wait(self, found):
+        """Whether the gradient is another one where asynchronous calls are waited for that nobody
+        waits for."""
+        calls = "; ".join(self._session.unwaited)
+        if not calls:
+            return False
+        cotangent = self._random()
+        values, _ = self._probe([Probe(cotangent, "own"), Probe(cotangent, "own", waits=True)])
+        before, after = self._session.assemble_gradients(values)
+        if self._agree(before, after, self._room(found.matrix, cotangent)):
+            self._note("nondeterministic", f"nobody waits for {calls}", False)
+            return False
+        self._note("nondeterministic", f"nobody waits for {calls}; waiting for it gives another"
+                   " gradient", rows=_apart(before, after))
+        return True
 
     def _remembers(self, found):
         """Whether random cotangents give something else than the single ones add up to by chance,

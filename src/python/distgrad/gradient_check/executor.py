@@ -16,6 +16,7 @@ import torch
 
 from ..ranks.long_text import cut
 from ..ranks.rounding import Shaking
+from ..ranks.unwaited import Unwaited
 from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import HeldConstants
@@ -48,11 +49,13 @@ class Failure:
 
 @dataclass
 class Result:
-    """Of a plan on one rank: a value for each probe that was done, and why it ended early."""
+    """Of a plan on one rank: a value for each probe that was done, and why it ended early.
+    unwaited: texts of asynchronous calls that nobody waited for."""
 
     values: list = field(default_factory=list)
     failure: Optional[Failure] = None
     seconds: float = 0.0
+    unwaited: list = field(default_factory=list)
 
 
 @dataclass
@@ -68,7 +71,8 @@ class Probe:
         absent: the one that does not on rank `only`.
         as_given: inputs require grad on those ranks alone where the caller's do.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
-        (0: not), and all that is made of them moved by roundings, too."""
+        (0: not), and all that is made of them moved by roundings, too.
+        waits: asynchronous calls are waited for at once."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -79,6 +83,7 @@ class Probe:
     absent: Optional[str] = None
     as_given: bool = False
     nudge: float = 0.0
+    waits: bool = False
     doing: str = "backward"
 
 
@@ -100,14 +105,15 @@ class Executor:
         """Result of one of the actions below."""
         result, start = Result(), time.monotonic()
         self._doing = "forward"
+        self._works = Unwaited()
         try:
-            with self._team.watch.one_plan():
+            with self._team.watch.one_plan(), self._works:
                 for value in getattr(self, action)(*arguments):
                     result.values.append(value)
         except Exception as error:
             self._kept = None
             result.failure = self._failure(error, len(result.values))
-        result.seconds = time.monotonic() - start
+        result.seconds, result.unwaited = time.monotonic() - start, self._works.texts()
         return result
 
     def _failure(self, error, index):
@@ -211,7 +217,7 @@ class Executor:
         watched = []
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
-            self._doing = probe.doing
+            self._doing, self._works.is_waited_for = probe.doing, probe.waits
             with self._shaking(probe), self.subject.as_given(probe.as_given):
                 seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:

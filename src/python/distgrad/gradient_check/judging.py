@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 
 from ..words import ranks_text
+from .backward import Oddity
 from .blocks import Pair
 from .conventions import OneLoss
 from .formulas import Names, bar, bases_of, formula, number
@@ -67,7 +68,7 @@ class Judgement:
         self.is_linear = backward.is_linear or self._is_linear_but_for_roundings()
 
     def run(self):
-        odd = [o for o in self._backward.oddities if o.is_wrong]
+        odd = [*self._of_the_first(), *(o for o in self._backward.oddities if o.is_wrong)]
         unsteady = any(o.name in ("nondeterministic", "stale-or-aliased") and o.rows is not None
                        for o in odd)
         for oddity in odd:
@@ -125,6 +126,18 @@ class Judgement:
             merged = _merged(self._named_ties(within))
         self.paired, self.is_of_maps = len(merged), bool(merged or ties)
         self.findings += merged or ties
+
+    def _of_the_first(self):
+        """[Oddity] where the very first backward gave another gradient than later ones."""
+        first, d = self._backward.first, self.derivative
+        if first is None:
+            return []
+        right, room = d.matrix.T @ first.cotangent, self._room_of_all @ first.cotangent.abs()
+        is_right = not self._convention and not bool(d.open.any()) and bool(
+            ((first.gradient - right).abs() <= room).all())
+        how = ("the first backward is right, and all later ones give another gradient" if is_right
+               else "the first backward gives another gradient than all later ones")
+        return [Oddity("nondeterministic", f"{how}: something is kept from call to call")]
 
     def _of_the_whole(self):
         d = self.derivative

@@ -89,9 +89,9 @@ class Check:
         except backward.NoBackward as raised:
             return self._without_backward(raised.oddity)
         except _IsRandom:
-            finding = Finding(
-                "nondeterministic",
-                "two runs of the forward at the same inputs differ: nothing was judged")
+            unwaited = "".join(f"; nobody waits for {call}" for call in self._session.unwaited)
+            finding = Finding("nondeterministic", "two runs of the forward at the same inputs"
+                              f" differ: nothing was judged{unwaited}")
             return GradcheckReport("undecided", self._session.size, findings=[finding],
                                    notes=self.notes)
 

@@ -367,7 +367,6 @@ COPIED = ", copied"
 def objectives(pair):
     """For which objectives the measured backward is the right one: those above, and each with the
     input as one tensor of which every rank holds a copy ("sum, copied")."""
-    n = range(pair.ranks)
     if all(pair.is_zero(r, k) and pair.right_is_zero(r, k) for r, k in pair.pairs()):
         return {loss + copied for loss in OBJECTIVES for copied in ("", COPIED)}
     found = set() if pair.wrong() else {"sum"}

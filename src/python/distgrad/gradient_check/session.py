@@ -19,6 +19,7 @@ class Session:
         self._team, self._executor = team, executor
         self.size = team.size
         self.broken_by = None  # {rank: Failure} that leave the group under test unusable
+        self.unwaited = []  # texts of asynchronous calls that nobody waited for, on some rank
         self.inputs = self.outputs = None
         self._untold = None  # coordinates that the other ranks do not know yet
 
@@ -30,6 +31,8 @@ class Session:
         self._team.send_to_all((action, *arguments))
         own = self._executor.run(action, *arguments)
         results = self._team.collect(own, own.failure, own.seconds)
+        self.unwaited = list(dict.fromkeys([*self.unwaited, *(t for r in results
+                                                              for t in r.unwaited)]))
         failures = {rank: r.failure for rank, r in enumerate(results) if r.failure}
         if failures and (tolerate is None or min(f.index for f in failures.values()) < tolerate):
             raise self.broken(failures)

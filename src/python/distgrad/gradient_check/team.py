@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..own_device import own_device
+from ..ranks import unwaited
 from .report import GradcheckReport
 from .waiting import Waiting, is_main_thread
 
@@ -209,7 +210,7 @@ class Team:
 
     def _where_now(self):
         """(collective, place) of the main thread, where that is inside torch.distributed."""
-        frames = traceback.extract_stack(sys._current_frames().get(self.watch.main))
+        frames = _unwatched(traceback.extract_stack(sys._current_frames().get(self.watch.main)))
         if not frames[-1].filename.startswith(_TORCH_DISTRIBUTED) and not (
                 ".wait(" in (frames[-1].line or "") or frames[-1].filename == _TORCH_OPS):
             return "", ""
@@ -313,7 +314,12 @@ def shown_frames(frames):
     """Of a stack: from the user's function on."""
     here = __file__.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
-    return frames[last + 1:]
+    return _unwatched(frames[last + 1:])
+
+
+def _unwatched(frames):
+    """Without those through which calls are noted."""
+    return [f for f in frames if f.filename != unwaited.__file__]
 
 
 def users_frames(frames):

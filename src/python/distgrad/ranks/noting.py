@@ -28,7 +28,7 @@ _MOST_PENDING = 256
 
 # ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give
 # as much.
-_METHODS = {
+METHODS = {
     **{method: (kind, operand, kind != "all_to_all")
        for kind, module in MODULES.items()
        for method, operand in getattr(module, "METHODS", {}).items()},
@@ -91,7 +91,7 @@ class _Notes:
         return calls
 
     def _text(self, method, group, arguments, options):
-        kind, operand, sizes_agree = _METHODS[method]
+        kind, operand, sizes_agree = METHODS[method]
         name = group.group_name
         ranks = list(dist.get_process_group_ranks(group))
         root = _root(arguments, options, ranks) if kind in _ROOTED else -1
@@ -129,7 +129,7 @@ def install(board):
     """In a rank, before any of the user's code. Once a process. A function that gives what was
     entered since its last call."""
     notes = _Notes(board)
-    for method in _METHODS:
+    for method in METHODS:
         original = getattr(dist.ProcessGroup, method, None)
         if original is not None:
             setattr(dist.ProcessGroup, method, _noted(method, original, notes))

@@ -8,6 +8,7 @@ from typing import Callable, Union
 
 import torch
 
+from ..ranks.unwaited import Unwaited
 from ..words import some
 from .holding import HeldInStep
 from .judging import Judge
@@ -57,8 +58,10 @@ class _Check:
             runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
         first, entry = self._first_run()
-        with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
+        with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype), \
+                Unwaited() as calls:
             base = runs.run()
+        unwaited = _all(runs.gather(calls.texts()))
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
@@ -69,12 +72,14 @@ class _Check:
         if not self._is_the_same(first, base):
             report.undecide("two runs of step() from the same state gave different losses:"
                             f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
-                            " same random numbers, each time")
+                            " same random numbers, each time" + "".join(
+                                f"; nobody waits for {call}" for call in unwaited))
             return report
         if not math.isfinite(base):
             report.undecide(f"the loss is {base}")
             return report
         gradients = runs.found_gradients()
+        self._notes += [f"nobody waits for {call} in step()" for call in unwaited]
         self._note_stale(entry, gradients)
         known = pieces(runs.gather(described(runs.parameters)), self._options.copies,
                        self._options.pieces)
@@ -147,7 +152,7 @@ class _Check:
 
     def _changed_parameters(self, versions):
         own = [name for name, p in self._runs.parameters.items() if p._version != versions[name]]
-        return list(dict.fromkeys(name for row in self._runs.gather(own) for name in row))
+        return _all(self._runs.gather(own))
 
     def _is_the_same(self, first, again):
         if first == again or math.isnan(first) and math.isnan(again):
@@ -163,7 +168,7 @@ class _Check:
                     (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
                 stale.append(name)
         every = self._runs.gather(stale)
-        names = list(dict.fromkeys(name for row in every for name in row))
+        names = _all(every)
         if names:
             self._notes.append(
                 f"p.grad of {_some(names)} held something when check_gradients was called, and"
@@ -203,7 +208,7 @@ class _Check:
     def _not_finite(self, gradients):
         bad = [name for name, g in gradients.items()
                if g is not None and not bool(torch.isfinite(g).all())]
-        return list(dict.fromkeys(name for row in self._runs.gather(bad) for name in row))
+        return _all(self._runs.gather(bad))
 
     # -- once something is wrong
 
@@ -281,6 +286,11 @@ class _Check:
         objective = self._options.objective
         return objective if isinstance(objective, str) else getattr(
             objective, "__name__", "a function")
+
+
+def _all(by_rank):
+    """What is in any rank's list, once each."""
+    return list(dict.fromkeys(x for row in by_rank for x in row))
 
 
 def _some(names):

@@ -384,6 +384,18 @@ def of_two_or_one(a, b):
     return reduced(a + 2 * b)
 
 
+def right_sum_beside(is_waited_for):
+    """A count is summed beside the result, as for a log."""
+    def summed(x):
+        count = torch.ones(1)
+        work = dist.all_reduce(count, group=group(), async_op=True)
+        if is_waited_for:
+            work.get_future().wait()
+        return right_sum(x)
+
+    return summed
+
+
 def two_sums(x):
     """An output that one rank leaves out would let the others wait, as with any two sums."""
     return right_sum(x), right_sum(2 * x)
@@ -654,6 +666,9 @@ CASES = [
          lambda: torch.tensor([[0.0, 1, 1, 1, 0]], requires_grad=True)),
     Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
     Case("nested inputs and a dataclass", nested, nested_inputs),
+    Case("a figure beside it that nobody waits for", right_sum_beside(False), matrix,
+         words=("Nobody waits for all_reduce (right.py:",)),
+    Case("waited for by its future", right_sum_beside(True), matrix, absent=("Nobody waits",)),
     Case("one tensor twice", same_twice, one_tensor_twice),
     Case("dropout", dropout, lambda: matrix(3, 3)),
     Case("two outputs of one function", two_of_one(of_two_or_one), matrix),

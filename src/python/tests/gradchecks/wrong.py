@@ -1,5 +1,7 @@
 """Functions whose backward is wrong, each with the finding and the formula that must come out."""
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -486,6 +488,23 @@ def with_noise(g, x):
 
 
 _noise = torch.Generator()
+_first = set()  # groups whose first backward has been
+
+
+def right_first(g, x):
+    """Twice the gradient from the second backward on."""
+    is_first = group() not in _first
+    _first.add(group())
+    return reduced(g) * (1 if is_first else 2)
+
+
+def not_waited_for(g, x):
+    """The sum is begun, and what is there until then is given on."""
+    given = g.clone(memory_format=torch.contiguous_format)
+    if me() == 0:
+        time.sleep(0.01)  # so that it never is there in time
+    dist.all_reduce(given, group=group(), async_op=True)
+    return given
 
 def behaving(name, backward, finding, *words, **more):
     return Case(name, function(reduced, backward), matrix, finding, words=words, **more)
@@ -515,6 +534,10 @@ BEHAVIOURS = [
          words=("after another forward",)),
     behaving("one buffer for all", one_buffer, "stale-or-aliased", "called twice in one graph"),
     behaving("noise", with_noise, "nondeterministic"),
+    behaving("right the first time", right_first, "nondeterministic",
+             "first backward is right, and all later ones give another gradient", alone=False),
+    behaving("nobody waits", not_waited_for, "nondeterministic",
+             "Nobody waits for all_reduce (wrong.py:", alone=False),
     behaving("clipped", lambda g, x: reduced(g.clamp(-1, 1)), "other-backward",
              "not linear in the cotangents"),
     behaving("a constant beside it", lambda g, x: reduced(g) + 0.125, "other-backward",

@@ -1,0 +1,85 @@
+"""Which asynchronous calls of the user's code nobody waits for.
+
+What such a call writes may or may not be there when it is read. As in noting.py, the methods of
+torch's ProcessGroup are watched. What torch begins by itself (FSDP, pipelines) is left out.
+"""
+
+import functools
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+
+from .noting import METHODS
+from .places import place
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_CALLERS = ("distributed_c10d.py", "c10d_logger.py", "noting.py", "unwaited.py")
+_WAITS = ("wait", "get_future", "is_completed", "is_success", "synchronize", "block_current_stream")
+
+
+class Unwaited:
+    """Inside it, calls are noted; where `is_waited_for` is set they are waited for at once."""
+
+    def __init__(self):
+        self.is_waited_for = False
+        self._begun = []  # (Work, text): none is freed, so that no other one takes its id
+        self._waited = set()
+        self._before = []
+
+    def texts(self):
+        """ "all_reduce (layer.py:12)", of each line once."""
+        return list(dict.fromkeys(text for work, text in self._begun
+                                  if id(work) not in self._waited))
+
+    def __enter__(self):
+        self._wait = dist.Work.wait
+        for method, (kind, *_) in METHODS.items():
+            if hasattr(dist.ProcessGroup, method):
+                self._wrap(dist.ProcessGroup, method,
+                           functools.partial(self._begin, "isend" if kind == "send" else
+                                             "irecv" if kind == "recv" else kind))
+        for method in _WAITS:
+            if hasattr(dist.Work, method):
+                self._wrap(dist.Work, method, self._note_wait)
+        return self
+
+    def __exit__(self, *_):
+        for owner, name, before in self._before:
+            if before is None:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        self._before = []
+
+    def _wrap(self, owner, name, around):
+        before = getattr(owner, name)
+        # As the class has it: what getattr gives binds no group when it is put back.
+        self._before.append((owner, name, vars(owner).get(name)))
+
+        @functools.wraps(before)
+        def call(*arguments, **options):
+            return around(before, *arguments, **options)
+
+        setattr(owner, name, call)
+
+    def _begin(self, kind, call, *arguments, **options):
+        work = call(*arguments, **options)
+        if isinstance(work, dist.Work) and not _is_torchs():
+            if self.is_waited_for:
+                self._wait(work)
+            else:
+                self._begun.append((work, f"{kind} ({place()})"))
+        return work
+
+    def _note_wait(self, call, work, *arguments, **options):
+        self._waited.add(id(work))
+        return call(work, *arguments, **options)
+
+
+def _is_torchs():
+    frame = sys._getframe(1)
+    while frame is not None and os.path.basename(frame.f_code.co_filename) in _CALLERS:
+        frame = frame.f_back
+    return frame is None or frame.f_code.co_filename.startswith(_TORCH)
