@@ -1,6 +1,6 @@
-// libFuzzer's entry: any bytes are a dump, which is compared with itself, or are refused as a user's
-// error. Built and run as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp runs it for a
-// moment.
+// libFuzzer's entry: any bytes are a dump, which is compared with itself, or are refused as a
+// user's error. Built and run as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp runs
+// it for a moment.
 #include <sys/mman.h>
 #include <unistd.h>
 
