@@ -128,6 +128,37 @@ def column(wrong=False):
     return model, step
 
 
+class Entered(torch.autograd.Function):
+    """What goes into a cut layer, without the sum in backward; `factor` times itself in backward
+    alone."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * ctx.factor, None
+
+
+def entered(factor):
+    """As column(), and nothing sums the gradient of the norm."""
+    model, _ = column()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def step():
+        model.zero_grad()
+        h = Entered.apply(model["norm"](x), factor)
+        own = model["up"](h).tanh().square().mean()
+        own.backward()
+        total = own.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    return model, step
+
+
 def asked(model, step, objective="mean", **more):
     report = distgrad.check_gradients(model, step, objective, raise_exception=False, **more)
     return {**report.to_dict(), "text": str(report)}
@@ -173,6 +204,8 @@ def everything():
     found["pieces"] = asked(*column(), "replicated", pieces="up.bias")
     found["maybe pieces"] = asked(*column(), "replicated")
     found["norm"] = asked(*column(wrong=True), "replicated", pieces="up.bias")
+    found["entered"] = asked(*entered(1), "replicated", pieces="up.bias")
+    found["entered and doubled"] = asked(*entered(2), "replicated", pieces="up.bias")
     found["elsewhere"] = with_another_default_device()
     found["own norm"] = asked(model, averaged(model, change=clipped_by_own_norm))
     found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
@@ -421,6 +454,15 @@ class CheckGradients(unittest.TestCase):
                          [["norm.weight", "norm.bias"]], report["text"])
         self.assertIn("The sum of p.grad over ranks 0, 1, 2 is the derivative", report["text"])
         self.assertIn("each rank has its own share of the cotangent", " ".join(report["where"]))
+
+    def test_a_function_where_backward_departs_is_measured_by_itself(self):
+        report = self.on_all_ranks("entered")
+        place = r"Entered in test_check_gradients.py:\d+, called there, "
+        self.assertRegex(" ".join(report["where"]), r"Nothing adds them up on the way back to norm"
+                         ".*" + place + r"measured by itself: x̄_r = ȳ_r\.")
+        report = self.on_all_ranks("entered and doubled")
+        self.assertRegex(report["where"][-1], "^" + place + r"is wrong by itself: scaled, x̄_r ="
+                         r" 2 ȳ_r in place of x̄_r = ȳ_r\.$")
 
     def test_the_default_device_is_the_users_alone(self):
         for found in self.found:

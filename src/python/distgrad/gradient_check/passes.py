@@ -37,7 +37,8 @@ class _IsRandom(Exception):
 @dataclass
 class Options:
     """basis: whether every element is tried, None: where there are few; directions: random ones
-    else. detached: lines where what is detached is meant to be a constant; True: at all."""
+    else. is_plain: only such cotangents as a step has, so that the group is left as it is. detached:
+    lines where what is detached is meant to be a constant; True: at all."""
 
     rtol: Optional[float] = None
     basis: Optional[bool] = None
@@ -46,6 +47,7 @@ class Options:
     detached: "tuple | bool" = ()
     objective: Optional[str] = None  # of conventions
     copies: Optional[tuple] = None  # inputs that are copies of one tensor; None: those that seem so
+    is_plain: bool = False
 
 
 class Check:
@@ -335,7 +337,7 @@ class Check:
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
                                            self._beside, rtol, self._frozen, self._frozen_outputs,
                                            self._options.objective == "replicated")
-        return measurement, measurement.run(others=is_first), rtol
+        return measurement, measurement.run(is_first and not self._options.is_plain), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
         """The dtypes whose roundings the backward may have: the inputs', what the forward computes

@@ -106,7 +106,7 @@ class _Check:
                                   1e-2 if measuring.dtype == torch.float64 else 3e-2)
             outputs = Outputs(runs, precision, self._options.search_s - runs.seconds)
             places = outputs.places()
-            report.where = outputs.told(places)
+            report.where = outputs.told(places) + outputs.calls(places)
             report.places = as_data(places, precision.slack)
         self._note_rounded(measuring)
         self._note_short_loss()

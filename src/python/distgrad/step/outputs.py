@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..words import ranks_text
+from .calls import measured
 from .measuring import dot, number, real
 from .roots import is_asking, is_in_backward
 from .variables import digest, has_shares, local_of, plain
@@ -166,6 +167,19 @@ class Outputs:
 
     def told(self, places):
         return told(places, self._precision.slack)
+
+    def calls(self, places):
+        """Sentences on the user's functions behind where backward departs, or where all outputs
+        are right, on those before the first in forward."""
+        asked = [p for p in places if p.state == "right"]
+        if found := departure(places):
+            _, place, before = found
+            keys = place.key, before and before.key
+        elif asked:
+            keys = None, asked[-1].key
+        else:
+            return []
+        return measured(self._runs, self._watch, *keys)
 
     # -- what there is
 

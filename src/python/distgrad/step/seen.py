@@ -1,6 +1,8 @@
 """What a process computes in, and what it calls that communicates, while its step runs. Values are
 left as they are."""
 
+import contextlib
+
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -11,6 +13,26 @@ from .roots import is_in_backward
 _HALVES = ("float16", "bfloat16")
 _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autograd")
 _SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+
+
+@contextlib.contextmanager
+def functions_noted(note):
+    """Inside it, note(class, arguments) comes before each autograd.Function that is applied in
+    forward."""
+    original = vars(torch.autograd.Function)["apply"]
+
+    def apply(cls, *args, **kwargs):
+        if not is_in_backward():
+            note(cls, args)
+        return original.__get__(None, cls)(*args, **kwargs)
+
+    apply.__name__, apply.__qualname__ = "apply", original.__get__(
+        None, torch.autograd.Function).__qualname__
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original
 
 
 class Seen(TorchDispatchMode):
@@ -29,21 +51,17 @@ class Seen(TorchDispatchMode):
         return True
 
     def __enter__(self):
-        self._apply = original = vars(torch.autograd.Function)["apply"]
-
-        def apply(cls, *args, **kwargs):
-            if not is_in_backward() and not cls.__module__.startswith("torch."):
-                self.calls.append((cls.__name__, place(), False))
-            return original.__get__(None, cls)(*args, **kwargs)
-
-        apply.__name__, apply.__qualname__ = "apply", original.__get__(
-            None, torch.autograd.Function).__qualname__
-        torch.autograd.Function.apply = classmethod(apply)
+        self._functions = functions_noted(self._note)
+        self._functions.__enter__()
         return super().__enter__()
 
     def __exit__(self, *error):
-        torch.autograd.Function.apply = self._apply
+        self._functions.__exit__(*error)
         return super().__exit__(*error)
+
+    def _note(self, function, _):
+        if not function.__module__.startswith("torch."):
+            self.calls.append((function.__name__, place(), False))
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -172,6 +172,7 @@ class Where:
             kind, place, before = found
             self._stage = "backward" if before else "loss"
             lines += self._between(place, before)
+            lines += outputs.calls(self._places)
         elif self._stage == "loss":  # a factor, which is none at an output
             return
         elif lines:

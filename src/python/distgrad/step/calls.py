@@ -1,0 +1,81 @@
+"""The autograd.Functions that a step calls between two outputs of modules, each measured by itself:
+gradcheck of the function, at the arguments that it got there."""
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
+
+from ..gradient_check.leading import check
+from ..gradient_check.passes import Options
+from ..ranks.places import place
+from .roots import is_in_backward
+from .seen import functions_noted
+
+_MOST = 4  # calls
+_MOST_ELEMENTS = 1 << 22  # of one call's arguments
+
+
+def measured(runs, watch, after, before):
+    """Sentences on each, the same on all ranks; none where the ranks call different ones. watch:
+    Watch from what it is to do with an output; after, before: keys of outputs between which the
+    calls lie in forward, None: the step's begin, its end."""
+    found = _between(runs, watch, after, before)
+    every = runs.gather([(text, args is not None) for _, text, args in found])
+    if len(set(map(repr, every))) > 1 or not 0 < len(found) <= _MOST:
+        return []
+    lines = []
+    for function, text, args in found:
+        if args is None:
+            continue
+        report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
+        lines += _told(text, report)
+    return lines
+
+
+def _between(runs, watch, after, before):
+    """[(Function, "Name in layer.py:12", copies of its arguments; None where they are of another
+    kind than plain tensors)]"""
+    found, state = [], {"open": after is None}
+
+    def act(key, _):
+        if not is_in_backward() and key in (after, before):
+            state["open"] = key == after
+
+    def note(function, args):
+        is_torchs = function.__module__.startswith("torch.") and not function.__module__.startswith(
+            "torch.distributed.nn.")
+        if state["open"] and not is_torchs:
+            copies = _copies(args) if len(found) < _MOST else None
+            found.append((function, f"{function.__name__} in {place()}", copies))
+
+    with watch(act), functions_noted(note):
+        runs.run()
+    return found
+
+
+def _copies(args):
+    tensors = [x for x in tree_flatten(args)[0] if isinstance(x, torch.Tensor)]
+    if not any(x.requires_grad for x in tensors) or sum(
+            x.numel() for x in tensors) > _MOST_ELEMENTS or any(
+                type(x) not in (torch.Tensor, torch.nn.Parameter) for x in tensors):
+        return None
+    return tree_map(lambda x: x.detach().clone().requires_grad_(x.requires_grad)
+                    if isinstance(x, torch.Tensor) else x, tuple(args))
+
+
+def _told(text, report):
+    """Its formula. That it is wrong is only said where no objective makes it right: which one holds
+    here is not known."""
+    if report.verdict == "right" and report.formulas:
+        formulas = [line for lines in report.formulas.values() for line in lines]
+        return [f"{text}, called there, measured by itself: {', '.join(formulas)}"
+                f"{''.join(f' ({legend})' for legend in report.legends)}."]
+    lines = []
+    for finding in report.findings if report.verdict == "wrong" else ():
+        found, right = ", ".join(finding.measured), ", ".join(finding.right)
+        found += f" ({finding.legend})" if found and finding.legend else ""
+        if report.right_for and found:
+            lines.append(f"{text}, called there, measured by itself: {found}.")
+        elif not report.right_for:
+            lines.append(f"{text}, called there, is wrong by itself: {finding.name}"
+                         + (f", {found} in place of {right}." if found else f", {finding.text}."))
+    return lines
