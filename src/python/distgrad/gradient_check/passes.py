@@ -37,8 +37,8 @@ class _IsRandom(Exception):
 @dataclass
 class Options:
     """basis: whether every element is tried, None: where there are few; directions: random ones
-    else. is_plain: only such cotangents as a step has, so that the group is left as it is. detached:
-    lines where what is detached is meant to be a constant; True: at all."""
+    else. is_plain: only such cotangents as a step has, so that the group is left as it is.
+    detached: lines where what is detached is meant to be a constant; True: at all."""
 
     rtol: Optional[float] = None
     basis: Optional[bool] = None
