@@ -92,6 +92,8 @@ CASES = [
     ("strided", TRANSPOSED, "all_reduce", "contiguity", "y", "is right for a contiguous cotangent",
      None),
     ("random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time", None),
+    ("not_waited_for", SHARED, "all_reduce", "nondeterministic", "",
+     "A second run of the same case gives other gradients", None),
     ("scaled_at_random", SHARED, "all_reduce", "nondeterministic", "y", "another answer each time",
      None),
     ("own_times_n", SHARED, "all_reduce", "identity-backward", "y",
@@ -149,6 +151,12 @@ class Diagnosis(unittest.TestCase):
             for case in self.cases[name]:
                 with self.subTest(case["id"]):
                     self.check(case, finding, step, text, formula)
+
+    def test_what_nobody_waits_for_is_named_first_and_with_its_line(self):
+        for case in self.cases["not_waited_for"]:
+            self.assertEqual(case["findings"][0]["rule"], "nondeterministic")
+            warnings = [w["text"] for w in case["warnings"]]
+            self.assertRegex(" ".join(warnings), r"nobody waits for all_reduce \(mistakes.py:\d+\)")
 
     def check(self, case, finding, step, text, formula):
         if finding is None:

@@ -170,7 +170,8 @@ class Measurement:
         if not calls:
             return False
         cotangent = self._random()
-        values, _ = self._probe([Probe(cotangent, "own"), Probe(cotangent, "own", waits=True)])
+        values, _ = self._probe([Probe(cotangent, "own"),
+                                 Probe(cotangent, "own", waits=tuple(self._session.unwaited))])
         before, after = self._session.assemble_gradients(values)
         if self._agree(before, after, self._room(found.matrix, cotangent)):
             self._note("nondeterministic", f"nobody waits for {calls}", False)

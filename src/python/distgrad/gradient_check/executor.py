@@ -72,7 +72,7 @@ class Probe:
         as_given: inputs require grad on those ranks alone where the caller's do.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
         (0: not), and all that is made of them moved by roundings, too.
-        waits: asynchronous calls are waited for at once."""
+        waits: texts of asynchronous calls that are waited for at once."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -83,7 +83,7 @@ class Probe:
     absent: Optional[str] = None
     as_given: bool = False
     nudge: float = 0.0
-    waits: bool = False
+    waits: tuple = ()
     doing: str = "backward"
 
 
@@ -217,7 +217,7 @@ class Executor:
         watched = []
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
-            self._doing, self._works.is_waited_for = probe.doing, probe.waits
+            self._doing, self._works.waited_for = probe.doing, probe.waits
             with self._shaking(probe), self.subject.as_given(probe.as_given):
                 seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:

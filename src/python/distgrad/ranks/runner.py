@@ -29,6 +29,7 @@ from .long_text import cut
 from .observing import Observer
 from .places import words_of
 from .plan import Plan, call_of
+from .unwaited import Unwaited
 from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
@@ -45,15 +46,18 @@ class Runner:
         self.board = board
         self.groups = Groups(rank, world_size, board)
         self._subjects = {}
+        self._unwaited = []  # calls of the last case as it is, that nobody waited for
 
     def run(self, request, frame, writer):
         """The keys of the reply that a result has. `writer` gets its tensors. Never raises."""
         result = {"loss": 0.0, "loss_shape": [], "gradients": [], "steps": [], "skipped": ""}
         self.board.enter(-1, places.FORWARD)
         threads = set(threading.enumerate())
-        with warned.caught() as caught, torch.enable_grad():
+        with warned.caught() as caught, torch.enable_grad(), Unwaited() as calls:
             try:
                 is_asked_for = "drive" not in request and not request.get("observe", False)
+                if not is_asked_for:  # what a race makes of a call is no finding about its backward
+                    calls.waited_for = self._unwaited
                 with contextlib.nullcontext() if is_asked_for else debugging.silent():
                     _Case(self, request, frame, writer, result).run()
             except NotOffered as reason:
@@ -62,7 +66,10 @@ class Runner:
                 result["error"] = self._error(error, request["program"])
         left = [t.name for t in threading.enumerate() if t not in threads]
         result["warnings"] = (warned.texts_of(caught) + result.pop("changed_state", []) +
-                              [f"the code left a thread running: {name}" for name in left])
+                              [f"the code left a thread running: {name}" for name in left] +
+                              [f"nobody waits for {call}" for call in calls.texts()])
+        if is_asked_for:
+            self._unwaited = calls.texts()
         result["composed"] = take_composed()
         return result
 

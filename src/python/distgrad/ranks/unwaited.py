@@ -20,10 +20,11 @@ _WAITS = ("wait", "get_future", "is_completed", "is_success", "synchronize", "bl
 
 
 class Unwaited:
-    """Inside it, calls are noted; where `is_waited_for` is set they are waited for at once."""
+    """Inside it, calls are noted. Those of `waited_for`, texts of collectives, are waited for at
+    once."""
 
     def __init__(self):
-        self.is_waited_for = False
+        self.waited_for = ()
         self._begun = []  # (Work, text): none is freed, so that no other one takes its id
         self._waited = set()
         self._before = []
@@ -67,10 +68,12 @@ class Unwaited:
     def _begin(self, kind, call, *arguments, **options):
         work = call(*arguments, **options)
         if isinstance(work, dist.Work) and not _is_torchs():
-            if self.is_waited_for:
+            text = f"{kind} ({place()})"
+            # A message is not: the other rank may receive it after one of its own.
+            if text in self.waited_for and kind not in ("isend", "irecv"):
                 self._wait(work)
             else:
-                self._begun.append((work, f"{kind} ({place()})"))
+                self._begun.append((work, text))
         return work
 
     def _note_wait(self, call, work, *arguments, **options):

@@ -1,6 +1,8 @@
 """Collectives with the mistakes that people make in a backward, for the diagnosis to name. Each is
 a class `Name` and the function that a scenario names: `python:mistakes.py:NAME`."""
 
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -40,6 +42,14 @@ def _collective(forward, backward):
 def _overwrite(g):
     dist.all_reduce(g)  # in place: who shares the cotangent sees it change
     return g
+
+
+def _do_not_wait(g):
+    total = g.clone(memory_format=torch.contiguous_format)
+    if dist.get_rank() == 0:
+        time.sleep(0.01)  # so that the others never have the sum in time
+    dist.all_reduce(total, async_op=True)
+    return total
 
 
 def _clear(g):
@@ -106,6 +116,7 @@ narrower = _collective(_sum, _narrow)
 as_stored = _collective(_sum, _as_stored)
 strided = _collective(_sum, _backwards_where_strided)
 random = _collective(_sum, _random)
+not_waited_for = _collective(_sum, _do_not_wait)
 scaled_at_random = _collective(_sum, _scale_at_random)
 
 
