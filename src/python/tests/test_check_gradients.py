@@ -98,6 +98,24 @@ def counted_without_waiting(_):
     dist.all_reduce(torch.ones(1), async_op=True)
 
 
+def reduced_from_the_second_time_on():
+    """A step whose first run leaves each rank its own gradients."""
+    model, times = Model().double(), []
+    right = averaged(model)
+
+    def step():
+        times.append(0)
+        if len(times) > 1:
+            return right()
+        model.zero_grad()
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    return model, step
+
+
 def raises_on_rank_1(loss):
     if dist.get_rank() == 1:
         raise KeyError("no such batch")
@@ -212,6 +230,7 @@ def everything():
     found["clipped by the largest"] = asked(
         model, averaged(model, change=clipped("first", norm_type=float("inf"))))
     found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
+    found["kept"] = asked(*reduced_from_the_second_time_on())
     found["not waited for"] = asked(model, averaged(model, change=counted_without_waiting))
     found["objective"] = asked(
         model, averaged(model, ends=lambda loss: (loss, 1)),
@@ -398,13 +417,19 @@ class CheckGradients(unittest.TestCase):
         self.assertIn(words, report["notes"][0])
         self.assertNotIn(words, "".join(self.on_all_ranks("right")["notes"]))
 
+    def test_what_is_kept_from_run_to_run_is_wrong(self):
+        report = self.on_all_ranks("kept")
+        self.assertEqual(report["verdict"], "wrong", report["text"])
+        self.assertEqual([w["kind"] for w in report["wrong"]], ["nondeterministic"])
+        self.assertIn("something is kept from one run", " ".join(report["text"].split()))
+
     def test_what_nobody_waits_for_is_said_with_its_line(self):
         lines = Path(__file__).read_text().splitlines()
         begun = 1 + lines.index("    dist.all_reduce(torch.ones(1), async_op=True)")
         report = self.on_all_ranks("not waited for")
         self.assertEqual(report["verdict"], "right")
         self.assertEqual(report["notes"], [
-            f"nobody waits for all_reduce (test_check_gradients.py:{begun}) in step()"])
+            f"nobody waits in time for all_reduce (test_check_gradients.py:{begun}) in step()"])
 
     def test_what_is_not_the_same_twice_is_not_judged(self):
         report = self.on_all_ranks("another loss")

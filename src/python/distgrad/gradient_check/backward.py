@@ -125,8 +125,9 @@ class Measurement:
         found.is_linear = all(self._agree(s.gradient, found.matrix @ s.cotangent,
                                           self._room(found.matrix, s.cotangent))
                               for s in found.random)
-        # What races is not looked at any further: all of it would be put down to something else.
-        if not self._lacks_a_wait(found) and (found.is_linear or not self._remembers(found)):
+        if self._lacks_a_wait(found):
+            return self._run(others)  # without the race, which would be put down to something else
+        if found.is_linear or not self._remembers(found):
             if first is not None and found.is_linear and others:
                 found.first = Sample(random[-1], first)
             if bool((constant != 0).any()):
@@ -164,21 +165,21 @@ class Measurement:
         return rows, _missing(values), "own", None
 
     def _lacks_a_wait(self, found):
-        """Whether the gradient is another one where asynchronous calls are waited for that nobody
-        waits for."""
-        calls = "; ".join(self._session.unwaited)
+        """Whether the gradient is another one where asynchronous calls are waited for that some
+        rank does not wait for. From then on they are."""
+        calls = "; ".join(self._session.unwaited())
         if not calls:
             return False
-        cotangent = self._random()
-        values, _ = self._probe([Probe(cotangent, "own"),
-                                 Probe(cotangent, "own", waits=tuple(self._session.unwaited))])
-        before, after = self._session.assemble_gradients(values)
-        if self._agree(before, after, self._room(found.matrix, cotangent)):
-            self._note("nondeterministic", f"nobody waits for {calls}", False)
-            return False
-        self._note("nondeterministic", f"nobody waits for {calls}; waiting for it gives another"
-                   " gradient", rows=_apart(before, after))
-        return True
+        probe = Probe(self._random(), "own")
+        values, _ = self._probe([probe])
+        self._session.wait_for_calls()
+        again, _ = self._probe([probe])
+        before, after = (self._session.assemble_gradients(v)[0] for v in (values, again))
+        is_wrong = not self._agree(before, after, self._room(found.matrix, probe.coefficients))
+        more = "; waiting for it gives another gradient" if is_wrong else ""
+        self._note("nondeterministic", calls + more, is_wrong,
+                   rows=_apart(before, after) if is_wrong else None)
+        return is_wrong
 
     def _remembers(self, found):
         """Whether random cotangents give something else than the single ones add up to by chance,

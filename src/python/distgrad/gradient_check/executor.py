@@ -71,8 +71,7 @@ class Probe:
         absent: the one that does not on rank `only`.
         as_given: inputs require grad on those ranks alone where the caller's do.
         nudge: a forward of its own at inputs that are moved by one rounding of this relative size
-        (0: not), and all that is made of them moved by roundings, too.
-        waits: texts of asynchronous calls that are waited for at once."""
+        (0: not), and all that is made of them moved by roundings, too."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -83,7 +82,6 @@ class Probe:
     absent: Optional[str] = None
     as_given: bool = False
     nudge: float = 0.0
-    waits: tuple = ()
     doing: str = "backward"
 
 
@@ -96,6 +94,7 @@ class Executor:
         self._outputs: Optional[Coordinates] = None
         self._kept = None  # the run whose graph is used again and again
         self._doing = ""
+        self._waited_for = ()  # texts of asynchronous calls that are waited for
 
     def restore(self):
         if self.subject is not None:
@@ -106,6 +105,7 @@ class Executor:
         result, start = Result(), time.monotonic()
         self._doing = "forward"
         self._works = Unwaited()
+        self._works.waited_for = self._waited_for
         try:
             with self._team.watch.one_plan(), self._works:
                 for value in getattr(self, action)(*arguments):
@@ -154,6 +154,11 @@ class Executor:
         yield {"seconds": time.monotonic() - start,
                "outputs": [_described_output(o, run.outputs) for o in run.outputs],
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
+
+    def wait(self, texts):
+        """From now on these calls are waited for at once. Then what use() gives."""
+        self._waited_for = self._works.waited_for = tuple(texts)
+        yield from self.use(self.subject.dtype)
 
     def move(self, coordinates, moves, perturbation):
         """For each row, coefficients of the input's coordinates: the outputs' coordinates there.
@@ -217,7 +222,7 @@ class Executor:
         watched = []
         for i, probe in enumerate(
                 replace(p, coefficients=row) for p, row in zip(probes, coefficients)):
-            self._doing, self._works.waited_for = probe.doing, probe.waits
+            self._doing = probe.doing
             with self._shaking(probe), self.subject.as_given(probe.as_given):
                 seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:

@@ -41,10 +41,12 @@ class Judgement:
     elements, where known; scatter: how far roundings move the elements of the measured map, where
     that was looked at; is_known: whether the derivative is that of a wider dtype; accused: pairs
     (input, output) that may be wrong, None: all; derivative_name: in formulas; convention: which
-    gradients are right, None: those of the sum of all ranks' own losses."""
+    gradients are right, None: those of the sum of all ranks' own losses; unlike: outputs that are
+    not the same on all ranks."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
-                 is_known=False, accused=None, derivative_name="J", convention=None):
+                 is_known=False, accused=None, derivative_name="J", convention=None,
+                 unlike=()):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
@@ -54,7 +56,7 @@ class Judgement:
         self.is_of_maps = False  # whether any finding is about what these are
         self._ranks = len(inputs.tensors)
         self._accused, self._letter = accused, derivative_name
-        self._convention = convention
+        self._convention, self._unlike = convention, unlike
         self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
         self.zero = set()  # (input, output) whose right gradient is 0
         self.excused = []  # texts of pairs that are wrong, and not accused
@@ -100,7 +102,7 @@ class Judgement:
                     of_one_loss += self._judge_one_loss(one_loss, x, y)
                     continue
                 pair = self._pair(inputs, outputs, x)
-                right_for.setdefault(x, []).append(objectives(pair))
+                right_for.setdefault(x, []).append(objectives(pair, y not in self._unlike))
                 if pair.wrong() and self._accused and (x, y) not in self._accused:
                     self.excused.append(f"{y} -> {x}")
                     continue

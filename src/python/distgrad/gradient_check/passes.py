@@ -58,6 +58,7 @@ class Check:
         self._without_grad = {}  # output -> ranks on which it does not require grad, of some
         # The derivative with what the function detaches as a constant, and {line: what it does}
         self._held, self._places = None, {}
+        self._races = []  # Findings on the forward
 
     def run(self):
         started, _ = self._session.run("start")
@@ -75,6 +76,7 @@ class Check:
             thawed, _ = self._session.run("thaw", [name for name, _ in self._frozen])
             before, found = found, [result.values[0] for result in thawed]
             self._frozen_outputs = _newly_attached(before, found)
+        found = self._without_races(found)
         first = self._outputs_of(found)
         narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
         wide = self._first_in_float64() if narrow and self._options.float64 else None
@@ -91,13 +93,28 @@ class Check:
         except backward.NoBackward as raised:
             return self._without_backward(raised.oddity)
         except _IsRandom:
-            unwaited = "".join(f"; nobody waits for {call}" for call in self._session.unwaited)
             finding = Finding("nondeterministic", "two runs of the forward at the same inputs"
-                              f" differ: nothing was judged{unwaited}")
+                              " differ: nothing was judged")
             return GradcheckReport("undecided", self._session.size, findings=[finding],
                                    notes=self.notes)
 
     # -- the first runs
+
+    def _without_races(self, found):
+        """What the first run gives where asynchronous calls are waited for that it does not wait
+        for in time."""
+        calls = "; ".join(self._session.unwaited())
+        if not calls:
+            return found
+        again = self._session.wait_for_calls()
+        apart = [rank for rank, (a, b) in enumerate(zip(found, again))
+                 if a["outputs"] != b["outputs"]]
+        if apart:
+            self._races = [Finding("nondeterministic",
+                                   f"{calls}; waiting for it gives another result", ranks=apart)]
+        else:
+            self._note(f"{calls[0].upper()}{calls[1:]}.")
+        return again
 
     def _frozen_somewhere(self, by_rank):
         """[(input, ranks on which it does not require grad)] of those that do on others."""
@@ -190,6 +207,11 @@ class Check:
         self._show(found.text())
         return found
 
+    def _unlike(self):
+        """Names of outputs that are not."""
+        alike = self._alike()
+        return {o["name"] for on_rank in self._first_outputs for o in on_rank} - set(alike)
+
     def _alike(self):
         """Names of outputs that are equal on all ranks."""
         digests = [{o["name"]: o["digest"] for o in on_rank} for on_rank in self._first_outputs]
@@ -247,6 +269,7 @@ class Check:
         def judge(scatter=None, of=None, **more):
             return Judgement(inputs, outputs, of or derivative, measured, rtol, self._values(),
                              name, scatter, not is_new, convention=self._convention,
+                             unlike=self._unlike(),
                              **more).run()
 
         judgement, scatter = judge(), None
@@ -445,7 +468,7 @@ class Check:
                        " these inputs it is right for these cotangents, and along these directions")
 
     def _report(self, judgements):
-        findings, derivative = [], judgements[0].derivative
+        findings, derivative = list(self._races), judgements[0].derivative
         for judgement in judgements:
             known = {(f.name, tuple(f.measured), f.text) for f in findings}
             findings += [f for f in judgement.findings
@@ -457,7 +480,7 @@ class Check:
         report = GradcheckReport(
             "wrong" if findings else "disputed" if disputes else "right", self._session.size,
             dtypes=[j.dtype for j in judgements], findings=findings,
-            right_for=first.right_for if len(findings) == first.paired else [])
+            right_for=first.right_for if len(findings) - len(self._races) == first.paired else [])
         if not findings:
             report.formulas, report.legends = first.formulas, first.legends
         if disputes:

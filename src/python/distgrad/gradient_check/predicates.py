@@ -27,12 +27,15 @@ class Mistake:
 
 
 ANOTHER_MAP = "the backward is another linear map than the right one"
+NOT_ZERO = "there is a gradient where the right one is zero"
 
 
 def mistake_in(pair):
     """The first that holds; other-backward where none does."""
     found = next((mistake for holds in TABLE if (mistake := holds(pair))), None)
-    return found or Mistake("other-backward", ANOTHER_MAP, _wrong_rows(pair))
+    is_to_be_zero = all(pair.right_is_zero(r, k) for r, k in pair.wrong())
+    return found or Mistake("other-backward", NOT_ZERO if is_to_be_zero else ANOTHER_MAP,
+                            _wrong_rows(pair))
 
 
 # By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those
@@ -233,15 +236,14 @@ def scaled(pair) -> Optional[Mistake]:
         return None
     return Mistake("scaled",
                    f"{_on(ranks, pair)} the gradient is {number(c)} times the right"
-                   f" one{_meaning(c, pair.ranks)}", ranks)
+                   f" one{_meaning(c, pair)}", ranks)
 
 
 def scaled_by_rank(pair) -> Optional[Mistake]:
     """The right one times a number of each rank's own, or of each cotangent's."""
     if pair.ranks < 2:
         return None
-    rows = [_one_factor(pair, [r]) if _has_right(pair, [(r, k) for k in range(pair.ranks)]) else 1
-            for r in range(pair.ranks)]
+    rows = [_row_factor(pair, r) for r in range(pair.ranks)]
     if all(c for c in rows):
         return _mistake("scaled", pair, "each rank's gradient is the right one times a number of"
                         f" its own: {_by_rank(rows)}")
@@ -252,8 +254,12 @@ def scaled_by_rank(pair) -> Optional[Mistake]:
     return None
 
 
-def _has_right(pair, blocks):
-    return any(not pair.right_is_zero(r, k) for r, k in blocks)
+def _row_factor(pair, r):
+    """Likewise, of the blocks of this rank's gradient."""
+    blocks = [(r, k) for k in range(pair.ranks)]
+    if any(not pair.right_is_zero(*block) for block in blocks):
+        return _one_factor(pair, [r])
+    return 1 if all(pair.is_zero(*block) for block in blocks) else None
 
 
 def _column_factor(pair, k):
@@ -318,8 +324,7 @@ def zero_input(pair) -> Optional[Mistake]:
         if not bool((pair.measured[r][k][wrong].isnan() | (pair.measured[r][k][wrong] == 0)).all()):
             return None
     return _mistake("zero-input", pair,
-                    "the gradient is 0 or NaN where an input is 0, and right elsewhere: a division"
-                    " by the input")
+                    "the gradient is 0 or NaN where an input is 0, and right elsewhere")
 
 
 def precision(pair) -> Optional[Mistake]:
@@ -364,9 +369,10 @@ OBJECTIVES = ("sum", "mean", "replicated")
 COPIED = ", copied"
 
 
-def objectives(pair):
+def objectives(pair, is_alike=True):
     """For which objectives the measured backward is the right one: those above, and each with the
-    input as one tensor of which every rank holds a copy ("sum, copied")."""
+    input as one tensor of which every rank holds a copy ("sum, copied"). is_alike: whether the
+    output is the same on all ranks; else there is no one loss of it."""
     if all(pair.is_zero(r, k) and pair.right_is_zero(r, k) for r, k in pair.pairs()):
         return {loss + copied for loss in OBJECTIVES for copied in ("", COPIED)}
     found = set() if pair.wrong() else {"sum"}
@@ -374,7 +380,7 @@ def objectives(pair):
         return found
     if _one_factor(pair) == Fraction(1, pair.ranks):
         found.add("mean")
-    if _same_shapes(pair, by_column=True):
+    if is_alike and _same_shapes(pair, by_column=True):
         rights = [sum(row) / pair.ranks for row in pair.right]
         if _add_up_to(pair, rights):
             found.add("replicated")
@@ -384,6 +390,8 @@ def objectives(pair):
         for loss, divisor in (("sum", 1), ("mean", pair.ranks)):
             if _is_summed_once_more(pair, divisor):
                 found.add(loss + COPIED)
+    if not is_alike:
+        found |= {name.replace("sum", "replicated") for name in found if name.startswith("sum")}
     return found
 
 
@@ -474,14 +482,27 @@ def _is_times(pair, ranks, c):
                for r in (range(pair.ranks) if ranks is None else ranks) for k in range(pair.ranks))
 
 
-def _meaning(c, n):
-    if c == n:
-        return (f", {n} being the number of ranks: summed over the ranks once too often, or not "
-                "divided where it should be")
-    if c == Fraction(1, n):
-        return (f", {n} being the number of ranks: the ranks' cotangents were averaged, and not "
-                "summed")
+def _meaning(c, pair):
+    """What such a factor comes from, where the right gradient has other ranks' cotangents."""
+    n = pair.ranks
+    if n > 1 and c in (n, Fraction(1, n)):
+        text = f", {n} being the number of ranks"
+        apart = [(r, k) for r, k in pair.pairs() if r != k and not pair.right_is_zero(r, k)]
+        if c == n and apart:
+            return (text + ": summed over the ranks once too often, or not divided where it should"
+                    " be")
+        if c != n and apart and all(_is_passed_on(pair, r, k) for r, k in apart):
+            return text + ": the ranks' cotangents were averaged, and not summed"
+        return text
     return ": its sign is turned" if c == -1 else ""
+
+
+def _is_passed_on(pair, r, k):
+    """Whether the right block takes each cotangent as it is, or not at all."""
+    right, room, identity = pair.right[r][k], pair.room[r][k], pair.identity[r][k]
+    if identity is not None and bool(((right - identity).abs() <= room).all()):
+        return True
+    return pair.by_element and bool((torch.minimum(right.abs(), (right - 1).abs()) <= room).all())
 
 
 def _is_summed_once_more(pair, divisor=1):

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import torch
 
+from ..ranks.unwaited import told
+
 
 class Broken(Exception):
     """The function could not be run. failures: {rank: Failure, None where there was none}."""
@@ -19,7 +21,8 @@ class Session:
         self._team, self._executor = team, executor
         self.size = team.size
         self.broken_by = None  # {rank: Failure} that leave the group under test unusable
-        self.unwaited = []  # texts of asynchronous calls that nobody waited for, on some rank
+        self._unwaited = [set() for _ in range(team.size)]  # by rank, texts of asynchronous calls
+        self._waited_for = set()
         self.inputs = self.outputs = None
         self._untold = None  # coordinates that the other ranks do not know yet
 
@@ -31,12 +34,23 @@ class Session:
         self._team.send_to_all((action, *arguments))
         own = self._executor.run(action, *arguments)
         results = self._team.collect(own, own.failure, own.seconds)
-        self.unwaited = list(dict.fromkeys([*self.unwaited, *(t for r in results
-                                                              for t in r.unwaited)]))
+        for texts, result in zip(self._unwaited, results):
+            texts.update(result.unwaited)
         failures = {rank: r.failure for rank, r in enumerate(results) if r.failure}
         if failures and (tolerate is None or min(f.index for f in failures.values()) < tolerate):
             raise self.broken(failures)
         return results, failures
+
+    def unwaited(self):
+        """Sentences on the asynchronous calls that ranks do not wait for, but for those that
+        wait_for_calls() knows."""
+        return told([sorted(texts - self._waited_for) for texts in self._unwaited])
+
+    def wait_for_calls(self):
+        """From now on these are waited for. What use() gives, by rank."""
+        self._waited_for = set().union(*self._unwaited)
+        results, _ = self.run("wait", sorted(self._waited_for))
+        return [result.values[0] for result in results]
 
     def broken(self, failures):
         return Broken({rank: failures.get(rank) for rank in range(self.size)})

@@ -93,7 +93,7 @@ class Subject:
     def use(self, dtype):
         """From now on floating inputs of less than float64 are in `dtype`; None: as they were
         given."""
-        self._dtype = dtype
+        self.dtype = dtype
         for leaf in self.leaves:
             value = leaf.data if leaf.is_parameter else leaf.home.detach()
             leaf.base = _cast(value, dtype).clone()
@@ -133,7 +133,7 @@ class Subject:
                 made[id(leaf.home)] = operand = _as_strided_like(leaf.home, inputs[-1])
                 given.append((leaf.name, operand, moved))
         for key, (name, tensor) in self._constants.items():
-            made[key] = _cast(tensor.detach(), self._dtype).clone()
+            made[key] = _cast(tensor.detach(), self.dtype).clone()
             if name in self._thawed:
                 thawed.append(made[key].requires_grad_())
                 made[key] = made[key].clone()  # no leaf, so that it may be written to

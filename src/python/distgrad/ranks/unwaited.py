@@ -11,12 +11,25 @@ import sys
 import torch
 import torch.distributed as dist
 
+from ..words import ranks_text
 from .noting import METHODS
 from .places import place
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _CALLERS = ("distributed_c10d.py", "c10d_logger.py", "noting.py", "unwaited.py")
 _WAITS = ("wait", "get_future", "is_completed", "is_success", "synchronize", "block_current_stream")
+
+
+def told(by_rank):
+    """ "nobody waits in time for all_reduce (layer.py:12)", with the ranks where some do. by_rank:
+    what texts() gave on each."""
+    found = {}
+    for rank, texts in enumerate(by_rank):
+        for text in texts:
+            found.setdefault(text, []).append(rank)
+    return [f"nobody waits in time for {text}" if len(ranks) == len(by_rank) else
+            f"{ranks_text(ranks)} {'does' if len(ranks) == 1 else 'do'} not wait in time for {text}"
+            for text, ranks in found.items()]
 
 
 class Unwaited:

@@ -8,7 +8,7 @@ from typing import Callable, Union
 
 import torch
 
-from ..ranks.unwaited import Unwaited
+from ..ranks.unwaited import Unwaited, told
 from ..words import some
 from .holding import HeldInStep
 from .judging import Judge
@@ -24,6 +24,8 @@ from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
 _SAME = 1e-6  # relative: of the losses of two runs
+_CHANGED = 0.05  # likewise, of a gradient that was not computed in float64 throughout
+_BLIND = 0.1  # of a gradient: errors that are not seen are noted from this size on
 
 
 @dataclasses.dataclass
@@ -58,10 +60,11 @@ class _Check:
             runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
         first, entry = self._first_run()
+        before = runs.found_gradients() if entry is None else None
         with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype), \
                 Unwaited() as calls:
             base = runs.run()
-        unwaited = _all(runs.gather(calls.texts()))
+        unwaited = told(runs.gather(calls.texts()))
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
@@ -73,13 +76,13 @@ class _Check:
             report.undecide("two runs of step() from the same state gave different losses:"
                             f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
                             " same random numbers, each time" + "".join(
-                                f"; nobody waits for {call}" for call in unwaited))
+                                f"; {text}" for text in unwaited))
             return report
         if not math.isfinite(base):
             report.undecide(f"the loss is {base}")
             return report
         gradients = runs.found_gradients()
-        self._notes += [f"nobody waits for {call} in step()" for call in unwaited]
+        self._notes += [f"{text} in step()" for text in unwaited]
         self._note_stale(entry, gradients)
         known = pieces(runs.gather(described(runs.parameters)), self._options.copies,
                        self._options.pieces)
@@ -87,6 +90,13 @@ class _Check:
             report.undecide("no parameter requires a gradient on any rank")
             return report
         self._note_copies(known)
+        if before and (changed := self._changed_gradients(before, gradients)):
+            report.parameters = list(dict.fromkeys(piece.name for piece in known))
+            report.wrong.append(Wrong("nondeterministic", changed, {}, [
+                "Two runs of step() from the same state gave the same loss, and other p.grad:"
+                " something is kept from one run to the next."]))
+            report.notes = self._notes
+            return report
         factors = {name: self._options.scale * clipping.factor(p)
                    for name, p in runs.parameters.items()}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
@@ -110,6 +120,7 @@ class _Check:
             report.places = as_data(places, precision.slack)
         self._note_rounded(measuring)
         self._note_short_loss()
+        self._note_blind(judgement, measuring)
         if report.verdict == "right":
             self._note_same_data(report, known)
         report.dtype = str(measuring.dtype).removeprefix("torch.")
@@ -154,6 +165,16 @@ class _Check:
         own = [name for name, p in self._runs.parameters.items() if p._version != versions[name]]
         return _all(self._runs.gather(own))
 
+    def _changed_gradients(self, before, after):
+        """Names of parameters whose gradients are others than those before, by more than rounding
+        may do."""
+        coarse = any(dtype != "torch.float64" for dtype in self._dtypes)
+        slack = _CHANGED if coarse else _SAME
+        own = [name for name, g in after.items() if (g is None) != (before[name] is None)
+               or g is not None and bool(torch.isfinite(g).all())
+               and float((g - before[name]).norm()) > slack * float(g.norm())]
+        return _all(self._runs.gather(own))
+
     def _is_the_same(self, first, again):
         if first == again or math.isnan(first) and math.isnan(again):
             return True
@@ -189,6 +210,15 @@ class _Check:
         if short:
             self._notes.append(f"step() returns its loss in {', '.join(sorted(short))}, which has"
                                " three digits: computed in float32, more can be decided")
+
+    def _note_blind(self, judgement, measuring):
+        wrong = {name for finding in judgement.findings for name in finding.names}
+        blind = sorted(((share, name) for name, share in judgement.blind.items()
+                        if share > _BLIND and name not in wrong), reverse=True)
+        if blind:
+            self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
+                               + _some([f"{share:.0%} in {name}" for share, name in blind])
+                               + " would not be seen")
 
     def _note_same_data(self, report, known):
         everyone = list(range(report.ranks))

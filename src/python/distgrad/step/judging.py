@@ -55,6 +55,8 @@ class Judgement:
     too_small: list = dataclasses.field(default_factory=list)  # names
     not_asked: list = dataclasses.field(default_factory=list)  # names
     ambiguous: list = dataclasses.field(default_factory=list)  # names: right as pieces alone
+    # {name: an error of this relative size would not have been seen}, of those that are right
+    blind: dict = dataclasses.field(default_factory=dict)
 
 
 class Judge:
@@ -103,6 +105,7 @@ class Judge:
             if not found.agrees():
                 return self._wrong(keys, found)
             unseen = found.unseen()
+            self._note_blind(found, unseen)
             if len(unseen) == len(keys) or not unseen:
                 break
             keys = unseen
@@ -110,6 +113,12 @@ class Judge:
             self._small(unseen)
         if self._measuring.dtype == torch.float32:
             self._across(every)
+
+    def _note_blind(self, found, unseen):
+        for key in found.said:
+            if key not in unseen:
+                name, share = self._name(key), found.resolution / abs(found.of(key))
+                self._found.blind[name] = max(share, self._found.blind.get(name, 0.0))
 
     def _across(self, keys):
         """Finds what is wrong beside the gradients' own directions, along which the curvature
@@ -149,6 +158,8 @@ class Judge:
         near.resolution = self._measuring.noise / (4 * self._measuring.step) + abs(
             far.measured - near.measured)
         unseen = near.unseen()
+        if near.agrees():
+            self._note_blind(near, unseen)
         if near.agrees() and len(unseen) < len(keys):
             return self._small(unseen) if unseen else None
         if near.agrees():

@@ -667,7 +667,7 @@ CASES = [
     Case("ignores some inputs", ignores_some, lambda: (matrix(), matrix(1, 2), matrix(3, 1))),
     Case("nested inputs and a dataclass", nested, nested_inputs),
     Case("a figure beside it that nobody waits for", right_sum_beside(False), matrix,
-         words=("Nobody waits for all_reduce (right.py:",)),
+         words=("Nobody waits in time for all_reduce (right.py:",)),
     Case("waited for by its future", right_sum_beside(True), matrix, absent=("Nobody waits",)),
     Case("one tensor twice", same_twice, one_tensor_twice),
     Case("dropout", dropout, lambda: matrix(3, 3)),

@@ -537,7 +537,7 @@ BEHAVIOURS = [
     behaving("right the first time", right_first, "nondeterministic",
              "first backward is right, and all later ones give another gradient", alone=False),
     behaving("nobody waits", not_waited_for, "nondeterministic",
-             "Nobody waits for all_reduce (wrong.py:", alone=False),
+             "Nobody waits in time for all_reduce (wrong.py:", alone=False),
     behaving("clipped", lambda g, x: reduced(g.clamp(-1, 1)), "other-backward",
              "not linear in the cotangents"),
     behaving("a constant beside it", lambda g, x: reduced(g) + 0.125, "other-backward",
