@@ -1,4 +1,4 @@
-// Whether a simulation's backward has anything to do with its collectives.
+// Decides whether a simulation's backward has anything to do with its collectives.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -7,17 +7,17 @@
 
 namespace distgrad {
 
-// From what collectives give while the graph is made, and of the backward passes, it knows
-// whether any cotangent other than 0 reached one of them. Outlives the graph.
+// Watches the outputs of collectives while the graph is made, and records whether any cotangent
+// other than 0 reached one of them in a backward pass. Must outlive the graph.
 class BackwardReach {
  public:
-  // The outputs of one collective call, by rank.
+  // Takes the outputs of one collective call, indexed by rank.
   void watch(const std::vector<at::Tensor>& outputs);
-  // Only what arrives between these counts.
+  // Only cotangents that arrive between begin() and end() count.
   void begin() { counts_ = true; }
   void end() { counts_ = false; }
 
-  // There are collectives, and no rule of any of their backwards has changed a gradient.
+  // True if there are collectives and no rule for any of their backwards has changed a gradient.
   bool is_nowhere() const { return watches_ && !is_somewhere_; }
 
  private:

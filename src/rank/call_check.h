@@ -1,5 +1,5 @@
-// A simulated collective against plain arithmetic: what `distgrad fuzz --simulate` tells of the
-// simulation's own collectives.
+// Checks a simulated collective against plain arithmetic, so that `distgrad fuzz --simulate` tests
+// the simulation's own collectives.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace distgrad {
 
-// Empty where outputs and operands' cotangents are what loops over plain numbers
-// (collectives/plain_arithmetic.h) make of the operands and the outputs' cotangents, within a few
-// roundings of what was added up. Else where they differ, a line. Nothing is asked of calls in
-// another dtype than float64, nor of a NaN among the operands of min and max.
+// Returns a line that says where outputs or operand cotangents differ, by more than a few roundings
+// of what was added up, from what loops over plain numbers (collectives/plain_arithmetic.h) make of
+// the operands and the output cotangents. Returns an empty string if they agree, if the call is not
+// in float64, or if an operand of min or max has a NaN.
 std::string difference_from_arithmetic(const SimulatedCall&);
 
 }  // namespace distgrad

@@ -15,7 +15,7 @@
 
 namespace distgrad {
 
-// Something of the program is wrong at this place of the scenario file.
+// Something in the program is wrong at this place of the scenario file.
 class InvalidAt : public std::runtime_error {
  public:
   InvalidAt(std::string at, const std::string& message, std::string caret_text = {})
@@ -27,9 +27,9 @@ class InvalidAt : public std::runtime_error {
 struct CompiledText {
   const Expression* source = nullptr;
   std::shared_ptr<const CompiledExpression> code;
-  std::vector<int> slots;  // of the names that the code wants, in its order
+  std::vector<int> slots;  // of the names that the code uses, in its order
 
-  // `values` by slot. Throws InvalidAt.
+  // Takes `values` indexed by slot. Throws InvalidAt.
   at::Tensor evaluate(const std::vector<c10::IValue>& values) const;
 };
 
@@ -40,7 +40,7 @@ struct CompiledStep {
   const Group* group = nullptr;      // collectives only; nullptr: the world
   bool reaches_loss = false;         // the loss depends on it, by name
   bool depends_on_gradient = false;  // it depends, by name, on an input that requires grad
-  std::vector<int> last_used;        // slots that nothing behind it wants
+  std::vector<int> last_used;        // slots that no later step uses
 };
 
 struct CompiledProgram {
@@ -51,11 +51,11 @@ struct CompiledProgram {
   const Program& program;
   std::vector<int> input_slots;  // of program.inputs
   std::vector<CompiledStep> steps;
-  CompiledText loss;  // or what stands in squared_gradient_norm(...), where that is the loss
+  CompiledText loss;  // the loss, or the argument of squared_gradient_norm(...) if that is the loss
   bool loss_is_gradient_norm = false;
   int slot_count = 0;
 
-  // A rank's slots with `rank`, `world_size`, NAME_rank and NAME_size filled in.
+  // Returns a rank's slots with `rank`, `world_size`, NAME_rank and NAME_size filled in.
   std::vector<c10::IValue> rank_slots(int rank) const;
 
  private:
@@ -65,19 +65,19 @@ struct CompiledProgram {
 
   Scope scope_;
   std::map<std::string, int> slot_of_;
-  Expression inner_loss_;  // what `loss` is compiled from, where it is not the program's
+  Expression inner_loss_;  // what `loss` is compiled from if it is not the program's
 };
 
-// What is in the parentheses of a loss squared_gradient_norm(...); nullopt for another loss. Throws
+// Returns the argument of a loss squared_gradient_norm(...), nullopt for another loss. Throws
 // InvalidAt.
 std::optional<Expression> inner_of_gradient_norm(const Expression& loss);
 
 // The names a rank may use besides inputs and steps: rank, world_size, NAME_rank, NAME_size.
 Scope rank_scope(const Program&);
-// Without those of a rank, for values that are not one rank's: world_size and the NAME_size that
-// are the same everywhere.
+// The names for values that belong to no rank: world_size, and each NAME_size that is the same
+// everywhere.
 Scope size_scope(const Program&);
-// The value of such a name. `rank` is ignored for sizes that are the same everywhere.
+// Returns the value of such a name. `rank` is ignored for sizes that are the same everywhere.
 std::int64_t value_of_name(const Program&, const std::string& name, int rank);
 
 // Evaluates an expression that uses only such names (and `more`). Throws InvalidAt.

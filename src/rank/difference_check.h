@@ -1,5 +1,5 @@
-// What the check of the simulation by finite differences needs to know of a program, and where it
-// looks.
+// What the check of the simulation by finite differences has to know about a program, and the
+// direction in which it looks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,13 +10,13 @@
 
 namespace distgrad {
 
-// Whether an expression takes a value out of the graph, or casts it. Such a value moves with the
-// inputs and has no gradient, which is meant and no mistake of anybody; and the rounding of a cast
-// would be taken for a slope. Throws ExpressionError.
+// Returns whether an expression detaches a value from the graph or casts it. Such a value moves
+// with the inputs but has no gradient, on purpose, and the rounding of a cast would look like a
+// slope. Throws ExpressionError.
 bool takes_values_out(const Program&);
 
-// Of either sign, 0.5 to 1 times as large as each element of x (where that is 0, as large as 1),
-// and no two alike.
+// Returns a direction whose elements have either sign, no two alike, each 0.5 to 1 times as large
+// as the element of x (as large as 1 where that is 0).
 at::Tensor direction_like(const at::Tensor& x, std::uint64_t seed);
 
 }  // namespace distgrad

@@ -1,6 +1,5 @@
-// One collective call whose backward is asked for again and again, from cotangents of the driver's
-// choice (Drive): what both ranks and the simulator make of the request, and the simulator's
-// answer.
+// One collective call whose backward is asked for again and again, from cotangents that the driver
+// chose (Drive). Ranks and the simulator both read the request through this.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,13 +12,13 @@ namespace distgrad {
 
 class DrivenCall {
  public:
-  // Both must outlive this. Throws InvalidAt where the program is no such call.
+  // The program and the drive must outlive this. Throws InvalidAt if the program is no such call.
   DrivenCall(const Program&, const Drive&);
 
   const Step& step() const { return program_.steps[0]; }
   const Input& operand() const { return operand_; }
 
-  // In the program's dtype, the value alone: how it shall lie in memory is another question.
+  // Returns only the value, in the program's dtype; the strides say how it shall lie in memory.
   at::Tensor operand_on(int rank) const;
   std::vector<at::Tensor> cotangents_on(int rank) const;  // K of them
 
@@ -37,7 +36,8 @@ class DrivenCall {
   const Input& cotangents_;
 };
 
-// What is right for a driven call. Throws as the rest of a simulation does: InvalidAt, c10::Error.
+// Returns what is right for a driven call. Throws InvalidAt and c10::Error, as other simulations
+// do.
 Simulation simulate_driven(const SimulateRequest&);
 
 }  // namespace distgrad

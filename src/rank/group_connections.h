@@ -15,19 +15,19 @@ namespace distgrad {
 
 class GroupConnections {
  public:
-  // The first use blocks until rank 0 has its store. Throws UnavailableBackend where the backend
-  // cannot be used.
+  // Throws UnavailableBackend if the backend cannot be used. The first use of a connection blocks
+  // until rank 0 has its store.
   GroupConnections(int rank, int world_size, Board* board, const std::string& backend,
                    const std::string& device);
 
   // `ranks` lists the group's members in group order and contains this rank. All members must ask
-  // in the same order of groups. Blocks until all have.
+  // for groups in the same order. Blocks until all have asked.
   Connection& of(const std::vector<int>& ranks);
 
   const std::string& backend() const { return backend_.name(); }
   at::Device device() const { return backend_.device(); }
 
-  // What was composed on any connection since the last call.
+  // Returns what was composed on any connection since the last call.
   std::set<std::string> take_composed();
 
  private:

@@ -12,20 +12,22 @@
 
 namespace distgrad {
 
-// The value of a local input on one rank, in the program's dtype. Throws InvalidAt.
+// Returns the value of a local input on one rank, in the program's dtype. Throws InvalidAt.
 at::Tensor local_value(const Program&, const Input&, int rank);
 
-// The one logical tensor of an input that is not local, in the program's dtype. Throws InvalidAt.
+// Returns the one logical tensor of an input that is not local, in the program's dtype. Throws
+// InvalidAt.
 at::Tensor full_value(const Program&, const Input&);
 
-// What each rank holds of the logical tensor, by rank: copies along replicated and invariant axes,
-// pieces as torch.chunk cuts them along sharded ones. Differentiable; each axis costs two operators
-// however many ranks there are.
+// Returns what each rank holds of the logical tensor: copies along replicated and invariant axes,
+// torch.chunk's pieces along sharded ones. Indexed by rank. Differentiable; each axis costs two
+// operators however many ranks there are.
 std::vector<at::Tensor> laid_out(const Program&, const Input&, const at::Tensor& full);
 
-// The first element for all along each stride of 0; the value itself where there is none. A view.
+// Returns a view that repeats the first element along each stride of 0; the value itself if none is
+// 0.
 at::Tensor repeated(const at::Tensor& value, const Strides&);
-// A copy, the value repeated, that lies in memory as the strides say.
+// Returns a copy that lies in memory as the strides say, with the value repeated as above.
 at::Tensor laid_in_memory(const at::Tensor& value, const Strides&);
 
 at::Tensor tensor_of(const Array&);  // float64

@@ -13,21 +13,21 @@ namespace distgrad {
 
 struct Leaf {
   const Input* input = nullptr;     // of the program
-  std::vector<at::Tensor> leaves;   // one a rank, or one
-  std::vector<at::Tensor> by_rank;  // what the ranks hold
+  std::vector<at::Tensor> leaves;   // one per rank, or a single one
+  std::vector<at::Tensor> by_rank;  // what each rank holds
 };
 
-// With `by_rank` every rank's own piece or copy is a leaf. Throws InvalidAt.
+// If `by_rank` is true, every rank's own piece or copy is a leaf. Throws InvalidAt.
 Leaf make_leaf(const Program&, const Input&, bool by_rank);
 
-// Those of inputs that require grad, in the program's order.
+// Returns the leaves of inputs that require grad, in the program's order.
 std::vector<at::Tensor> differentiable(const std::vector<Leaf>&);
 
-// Of the leaf, whose gradients begin at `first`.
+// Returns the leaf's gradient; its parts begin at `first`.
 Gradient gradient_of(const Leaf&, std::vector<at::Tensor>::const_iterator first);
 
-// The value of a float64 scalar. Not item(), which the error analysis takes for a decision that
-// depends on the value.
+// Returns the value of a float64 scalar. Does not use item(), which the error analysis takes for a
+// decision that depends on the value.
 double number(const at::Tensor& scalar);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// What a simulation holds at least, counted before its memory is touched.
+// Computes the least memory that a simulation holds, before its memory is touched.
 #pragma once
 
 #include <cstdint>
@@ -7,16 +7,15 @@
 
 namespace distgrad {
 
-// From so many bytes on the count is worth its time.
+// Counting pays off from this many bytes on.
 inline constexpr std::int64_t kWorthCounting = std::int64_t{64} << 20;
 
-// At least, of all ranks' values; 0 where expressions say the shape.
+// Returns a lower bound for the input's values on all ranks; 0 if an expression decides the shape.
 std::int64_t declared_bytes(const Program& program, const Input& input);
 
-// Runs the program on tensors that have a shape and no memory. Throws InvalidAt, at the step at
-// which the values of all ranks do not fit into `allowed` bytes any more. What comes behind an
-// expression that needs the numbers of a tensor (item()) is not counted, and nothing of what
-// autograd and the error analysis keep besides.
+// Runs the program on tensors that have a shape and no memory. Throws InvalidAt at the first step
+// where the values of all ranks exceed `allowed` bytes. Counts nothing behind an expression that
+// needs the numbers of a tensor (item()), and nothing that autograd and the error analysis keep.
 void require_memory(const CompiledProgram& compiled, std::uint64_t allowed);
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// Wrong backwards on purpose, on real ranks: makes of a native call what a subject
-// "mutant:STEP=WHAT+..." says of its step (model/subject_text.h). For tests of the diagnosis.
+// Makes wrong backwards on purpose, on real ranks: changes a native call as a subject
+// "mutant:STEP=WHAT+..." says (model/subject_text.h). Used by tests of the diagnosis.
 #pragma once
 
 #include <map>
@@ -15,16 +15,17 @@
 
 namespace distgrad {
 
-// Of one case on one rank.
+// The mutated calls of one case on one rank.
 class MutatedCalls {
  public:
-  // Program and connections outlive this. Throws std::invalid_argument for what is no such text.
+  // Program and connections must outlive this. Throws std::invalid_argument for a malformed
+  // subject.
   MutatedCalls(const Program&, std::string_view subject, int rank, GroupConnections&);
 
-  // Before the call of a step, whose site is that of the native call. Every rank comes by, since
-  // what another group or root would do is prepared by a call of that, forward.
+  // Must be called on every rank before a step's call; `site` is that of the native call. To act as
+  // another group or root would, it makes a call of that group or root in forward.
   void prepare(const std::shared_ptr<CallSite>& site, const Step& step, const at::Tensor& operand);
-  // After it.
+  // Must be called after the step's call.
   void note(const std::shared_ptr<CallSite>& site, const Step& step, const at::Tensor& output);
 
  private:
@@ -41,7 +42,7 @@ class MutatedCalls {
   std::vector<Mutation> mutations_;
   int rank_;
   GroupConnections& connections_;
-  std::map<std::string, Made> made_;  // the steps whose gradients others get
+  std::map<std::string, Made> made_;  // steps whose gradients other calls get
 };
 
 }  // namespace distgrad

@@ -1,6 +1,6 @@
-// Says on the board which collective this rank enters and whether it is through with it, for the
-// driver, which looks when a case takes long or a rank has died; as ranks in Python do it
-// (ranks/noting.py). For code under test that calls torch's process groups by itself.
+// Notes on the board which collective this rank has entered and whether it has completed. The
+// driver reads the notes when a case takes long or a rank has died. This is for code under test
+// that calls torch's process groups itself; ranks in Python do the same (ranks/noting.py).
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -19,29 +19,30 @@
 
 namespace distgrad {
 
-// What is watched are the dispatcher's operators of c10d, by which the methods of every process
-// group go; torch tells of all operators, which takes time: so there is one of these only where
-// code under test may call them, and then for the rest of the process's life.
+// Watches the c10d operators of torch's dispatcher, which the methods of every process group go
+// through. Torch reports all operators to a watcher, which takes time. So one is made only where
+// code under test may call them; it then stays for the rest of the process's life.
 class NotedCalls {
  public:
-  // The driver asks ranks that note for their stack with SIGUSR1, which is ignored from here on.
+  // Makes the process ignore SIGUSR1, by which the driver asks ranks that note for their stack.
   static NotedCalls& on(Board&, int rank);
   NotedCalls(const NotedCalls&) = delete;
 
-  // The group's ranks, in its order. Of other groups it is noted only that a call waits.
+  // Takes the group's ranks in group order. Calls of unknown groups are noted only as waiting.
   void know(const c10d::ProcessGroup&, const std::vector<int>& ranks);
 
-  // Whether it has code under test; else nothing of it is noted.
+  // `is_noted`: whether the case has code under test; nothing else is noted.
   void begin_case(bool is_noted);
 
-  // The collectives of the case that ends, the first ones of very many; none where nothing is
-  // noted.
+  // Returns the collectives of the case that ends, only the first ones if there are very many, and
+  // none if nothing is noted.
   static std::vector<NotedCall> take_entered();
 
-  // Of an operator as the dispatcher knows it, "allreduce_". 0: it is not noted.
+  // Takes the dispatcher's name of an operator, "allreduce_". Returns the call's number; 0: not
+  // noted.
   std::uint64_t enter(std::string_view operator_name, c10::ArrayRef<const c10::IValue> inputs);
-  // The calls with that number is only begun: is through with it once the work is done. One that
-  // cannot be asked is taken to wait until the next one.
+  // Marks the call as completed once its work is done. A work that cannot be asked is taken to wait
+  // until the next call.
   void follow(std::uint64_t number, const std::vector<c10::IValue>& outputs);
 
  private:
@@ -60,13 +61,13 @@ class NotedCalls {
   int rank_;
   RankSlot& slot_;
   CallSlot& note_;
-  std::mutex mutex_;  // of what follows: works are done in other threads
+  std::mutex mutex_;  // guards what follows: works complete in other threads
   bool is_noted_ = true;
   std::map<const c10d::ProcessGroup*, KnownGroup> groups_;
   std::vector<std::pair<std::string, std::uint64_t>> entered_;  // by group; the last used is last
-  std::map<std::string, std::deque<NotedCall>> recent_;         // by group: its last calls
-  std::vector<NotedCall> reported_;                             // of this case
-  std::uint64_t count_ = 0;                                     // of all calls
+  std::map<std::string, std::deque<NotedCall>> recent_;         // each group's last calls
+  std::vector<NotedCall> reported_;                             // the calls of this case
+  std::uint64_t count_ = 0;                                     // the number of all calls
 };
 
 }  // namespace distgrad

@@ -1,11 +1,11 @@
-// `distgrad-rank --probe`: what of GPUs and of backends in shared libraries can be used here, for
-// the driver.
+// `distgrad-rank --probe` tells the driver which GPUs and which backends in shared libraries can be
+// used here.
 #pragma once
 
 namespace distgrad {
 
-// kQuick: a library is loaded only where it could run. kLoad: always, so that what is wrong with it
-// is reported anyway.
+// kQuick loads a library only where it could run. kLoad always does, to report what is wrong with
+// it.
 enum class Thoroughness { kQuick, kLoad };
 
 // Prints one JSON object, which probe_accelerators (cli/accelerators.cpp) reads:

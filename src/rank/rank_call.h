@@ -1,5 +1,5 @@
-// One collective call on a real rank as an autograd node: forward native, backward as the subject
-// has it.
+// One collective call on a real rank as an autograd node: a native forward with the subject's
+// backward.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@ namespace distgrad {
 
 struct CallSite;
 
-// From the own output's cotangent to the own operand's, exchanging what it needs; undefined: no
-// gradient.
+// Maps this rank's output cotangent to its operand's cotangent, and exchanges what it needs with
+// other ranks. An undefined tensor means no gradient.
 using Backward = std::function<at::Tensor(const CallSite&, const SavedForBackward&,
                                           const at::Tensor& cotangent)>;
 
@@ -26,12 +26,11 @@ struct CallSite {
   Call call;
   Connection* connection = nullptr;
   Backward backward;
-  std::function<void()> enter_backward;  // tells where this rank is
-  std::shared_ptr<WatchedCall> watch;    // null: nobody looks
-  bool keeps_values = true;              // until backward, and not only the operand's shape
+  std::function<void()> enter_backward;  // notes where this rank is
+  std::shared_ptr<WatchedCall> watch;    // null: nobody watches
+  bool keeps_values = true;              // until backward; false: only the operand's shape is kept
 
-  // Of a mutant: the operand of another call gets, instead of its own gradient, what this one's
-  // gets.
+  // In a mutant, the operand of another call gets this call's gradient instead of its own.
   struct Loan {
     Shape shape;
     std::shared_ptr<WatchedCall> watch;  // of the other call
@@ -39,30 +38,31 @@ struct CallSite {
   std::optional<Loan> lends = {};
 };
 
-// Whether native_backward() wants the operand's values.
+// Returns whether native_backward() needs the operand's values.
 bool wants_values(const CollectiveCall&);
 at::Tensor native_backward(const CallSite&, const SavedForBackward&, const at::Tensor& cotangent);
-// diffdist's broadcast: the backend's reduce, and what it leaves.
+// Implements diffdist's backward of broadcast: the backend's reduce, with what it leaves off the
+// root.
 at::Tensor partial_sums_backward(const CallSite&, const SavedForBackward&,
                                  const at::Tensor& cotangent);
-// Gathers what the joint function wants of all ranks, evaluates it, keeps the own row.
+// Gathers what the joint function needs from all ranks, evaluates it and keeps this rank's row.
 using JointFunction = std::function<std::vector<at::Tensor>(const Call&, const JointValues&)>;
 Backward joint_backward(JointFunction);
 Backward rule_backward(const Rule&);
 
-// The output for this rank. `anchor` is a scalar that requires grad where the call must be
+// Returns this rank's output. `anchor` is a scalar that requires grad if the call must be
 // differentiated on every rank.
 at::Tensor call_on_rank(const std::shared_ptr<CallSite>& site, const at::Tensor& operand,
                         const at::Tensor& anchor);
 
-// Makes that loan: `borrower` is about to be called with `operand`, `output` is the lender's. Where
-// `operand` wants no gradient on this rank there is nothing to lend. Throws c10::Error where it has
-// other elements, or comes after the lender's call.
+// Makes that loan: `borrower` is about to be called with `operand`; `output` is the lender's. Does
+// nothing if `operand` needs no gradient on this rank. Throws c10::Error if `operand` has another
+// number of elements or comes after the lender's call.
 void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrower,
                    const at::Tensor& operand);
 
-// The loss, with zero cotangents flowing to `also` as well: so every rank's backward reaches every
-// collective that some rank's loss depends on, in the same order.
+// Returns the loss, with zero cotangents flowing to `also` as well. So every rank's backward
+// reaches every collective that some rank's loss depends on, in the same order.
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// For tests: programs of one call, run on real ranks over Gloo.
+// Runs programs of one call on real ranks over Gloo, for tests.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -43,7 +43,8 @@ inline Input local_input(const std::string& name, const std::vector<at::Tensor>&
   return input;
 }
 
-// One call, "y", of a sample by a group of every list: `operands` by rank of the world.
+// Returns a program of one call "y" of the sample, made by each list of ranks as a group.
+// `operands` is indexed by rank of the world.
 inline Program one_call(const Sample& sample, const Partition& partition,
                         const std::vector<at::Tensor>& operands) {
   Program program;
@@ -63,7 +64,7 @@ inline bool close(const at::Tensor& a, const at::Tensor& b) {
   return a.sizes() == b.sizes() && at::allclose(a, b, 1e-12, 1e-12);
 }
 
-// A sample's operands for every list, each list's others than the one's before.
+// Returns a sample's operands for every list; each list gets others than the one before.
 inline std::vector<at::Tensor> operands_of(const Sample& sample, const Partition& partition) {
   std::size_t size = 0;
   for (const auto& list : partition) size += list.size();
@@ -75,7 +76,7 @@ inline std::vector<at::Tensor> operands_of(const Sample& sample, const Partition
   return operands;
 }
 
-// By rank, stacked: `random` cotangents of small integers, and behind them all unit ones.
+// Returns stacked cotangents indexed by rank: `random` ones of small integers, then all unit ones.
 inline std::vector<at::Tensor> cotangents_of(const std::vector<at::Tensor>& outputs,
                                              std::int64_t random, bool with_units) {
   std::int64_t units = 0;
@@ -98,7 +99,7 @@ inline std::vector<at::Tensor> cotangents_of(const std::vector<at::Tensor>& outp
   return stacked;
 }
 
-// Outputs by rank, in float64.
+// Returns the outputs in float64, indexed by rank.
 inline std::vector<at::Tensor> outputs_of(const Program& program,
                                           const std::vector<at::Tensor>& operands) {
   std::vector<at::Tensor> exact;

@@ -1,5 +1,5 @@
-// Memory of large tensors that is used again within one request. The kernel clears every page that
-// a process touches first, which takes longer than most arithmetic on it, and glibc gives large
+// Reuses the memory of large tensors within one request. The kernel clears every page that a
+// process touches first, which takes longer than most arithmetic on it, and glibc gives large
 // blocks back as soon as they are freed.
 #pragma once
 
@@ -7,12 +7,12 @@
 
 namespace distgrad {
 
-// Blocks of at least so many bytes are kept; of smaller ones glibc keeps enough.
+// Blocks of at least this many bytes are kept; glibc keeps enough of smaller ones.
 inline constexpr std::size_t kLargeBlock = std::size_t{1} << 20;
 
-// While one lives, large blocks that are freed are kept for tensors of the same size: never more
-// than makes all blocks together as large as they were at some time of this life, so that nothing
-// takes more memory than without. One at a time in a process; tensors may outlive it.
+// Keeps large blocks that are freed during its life for tensors of the same size. It never keeps
+// more than makes all blocks together as large as they once were in this life, so it never takes
+// more memory than a run without it. At most one may live in a process; tensors may outlive it.
 class ReusedMemory {
  public:
   ReusedMemory();

@@ -1,5 +1,5 @@
-// One collective call in the simulation whose backward is a rule instead of the truth: one graph
-// node over all ranks.
+// One collective call in the simulation whose backward is a rule instead of the truth. It is one
+// graph node over all ranks.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace distgrad {
 
-// Outputs by rank; `spec` and `rule` must outlive the backward pass.
+// Returns the outputs, indexed by rank. `spec` and `rule` must outlive the backward pass.
 std::vector<at::Tensor> call_with_rule(const Call&, const Rule& rule,
                                        const std::vector<at::Tensor>& operands);
 

@@ -11,16 +11,15 @@ namespace distgrad {
 
 class Runner {
  public:
-  // Called in the forked rank process, before any other use of torch there. Connects lazily: at the
+  // Must be made in the forked rank process, before any other use of torch there. Connects at the
   // first case. `board` is shared with the driver and the other ranks; not owned.
   Runner(int rank, int world_size, Board* board);
   ~Runner();
 
-  // Blocks until this rank's part of the case is done. Never throws for what the case does (that is
-  // RankResult::error or
-  // ::skipped); after an error of kind "exception" in a collective the pool must be replaced, since
-  // peers may be out of step.
-  // Tensors that have the bits of `expected` ones are those.
+  // Blocks until this rank's part of the case is done. Never throws for what the case does: that is
+  // RankResult::error or ::skipped. After an error of kind "exception" in a collective the pool
+  // must be replaced, since peers may be out of step. Result tensors that equal an `expected`
+  // tensor bit for bit are that tensor.
   RankResult run(const RunRequest&, const ExpectedValues* expected = nullptr);
 
  private:

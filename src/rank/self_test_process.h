@@ -1,4 +1,4 @@
-// `distgrad-rank --self-test [BACKEND]`: forks the ranks of the backend's self-test and prints its
+// `distgrad-rank --self-test [BACKEND]` forks the ranks of the backend's self-test and prints its
 // findings as JSON.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace distgrad {
 
-// The exit code. Must be called before anything of torch started a thread or used CUDA.
+// Returns the exit code. Must be called before torch has started a thread or used CUDA.
 int run_self_test(const std::string& backend);
 
 }  // namespace distgrad

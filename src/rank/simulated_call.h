@@ -12,22 +12,23 @@
 
 namespace distgrad {
 
-// What one group got and gave in a collective step, by rank of the group. Cotangents are those of
-// the first objective; undefined: no loss that counts depends on it.
+// What one group received and returned in a collective step, indexed by rank of the group.
+// Cotangents are those of the first objective; undefined if no loss that counts depends on the
+// tensor.
 struct SimulatedCall {
   const Step* step = nullptr;  // of the request's program
   std::vector<at::Tensor> operands, outputs;
   std::vector<at::Tensor> operand_cotangents, output_cotangents;
 };
 
-// Outputs by rank of the world. `rule`: the backward that is supposed; null for the truth. `calls`:
-// where to tell of the groups' calls; may be null. Throws InvalidAt.
+// Returns outputs indexed by rank of the world. `rule` is the backward to assume; null means the
+// truth. The groups' calls are added to `calls` unless it is null. Throws InvalidAt.
 std::vector<at::Tensor> simulate_step(const Program&, const Step&,
                                       const std::vector<at::Tensor>& operands, const Rule* rule,
                                       std::vector<SimulatedCall>* calls);
 
-// Why the gradients of such a call are not judged: "a NaN among the operands of max"; empty where
-// they are.
+// Returns why the gradients of such a call are not judged, "a NaN among the operands of max"; empty
+// if they are.
 std::string why_forward_only(const CollectiveCall&, const std::vector<at::Tensor>& operands);
 
 }  // namespace distgrad

@@ -9,10 +9,11 @@
 
 namespace distgrad {
 
-// Never throws for a bad program: that is Simulation::invalid. Single-threaded.
+// Never throws for a bad program, which sets Simulation::invalid. Single-threaded.
 Simulation simulate(const SimulateRequest&);
 
-// The same, and tells of every call, in the order of the steps and of the groups' lists.
+// Does the same, and adds every call to `calls`, in the order of the steps and of the groups'
+// lists.
 Simulation simulate_with_calls(const SimulateRequest&, std::vector<SimulatedCall>& calls);
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// What a scenario states beside its program: the same on a single device, and gradients in closed
-// form.
+// Evaluates what a scenario states beside its program: the same computation on a single device, and
+// gradients in closed form.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,15 +14,16 @@
 namespace distgrad {
 
 struct SingleDeviceForward {
-  std::vector<Leaf> leaves;  // of the inputs' whole values
+  std::vector<Leaf> leaves;  // hold the inputs' whole values
   at::Tensor loss;           // a float64 scalar, computed from them
 };
 
-// Runs the forward of program.single_device, which is there. Throws InvalidAt.
+// Runs the forward of program.single_device, which must be there. Throws InvalidAt.
 SingleDeviceForward run_single_device(const Program&);
 
-// What the file states for an input's gradient: a part for each rank where the input is local, else
-// one; nullopt where the program has no such input. `leaves` are all inputs'. Throws InvalidAt.
+// Returns the gradient that the file states for an input: one part per rank if the input is local,
+// else one part. Returns nullopt if the program has no such input. `leaves` are all inputs'. Throws
+// InvalidAt.
 std::optional<Gradient> stated_gradient(const Program&, const Program::Truth&,
                                         const std::vector<Leaf>& leaves);
 

@@ -1,6 +1,6 @@
-// A worker: the loop of a simulator or rank. It takes requests from its data socket, in order,
-// until the socket closes. What it does with them is given by functions, so that this side of the
-// protocol can be tested without torch.
+// A worker is the loop of a simulator or rank. It takes requests from its data socket, in order,
+// until the socket closes. Functions say how to run them, so that this side of the protocol can be
+// tested without torch.
 #pragma once
 
 #include <functional>
@@ -14,18 +14,18 @@
 
 namespace distgrad {
 
-// `expected` may be null; tensors of the result may be its own.
+// `expected` may be null. Tensors of the result may be those of `expected`.
 using RunCase = std::function<RankResult(const RunRequest&, const ExpectedValues* expected)>;
 
-// What main() provides. Each may throw: that is an error of the case.
+// The functions that main() provides. An exception from one is an error of the case.
 struct WorkerFunctions {
   std::string torch;              // its version
-  bool takes_expected = false;    // as ZygoteReady
+  bool takes_expected = false;    // see ZygoteReady
   std::function<void()> prepare;  // in the zygote, before the first fork; starts no thread
   std::function<void()> start;    // in each worker, before the first request
   std::function<Simulation(const SimulateRequest&)> simulate;
   std::function<RunCase(int rank, int world_size, Board*)> make_runner;
-  std::function<std::vector<NotedCall>()> take_entered = {};  // of the last case; may be null
+  std::function<std::vector<NotedCall>()> take_entered = {};  // calls of the last case; may be null
 };
 
 // What the zygote hands to a worker.
@@ -39,8 +39,8 @@ struct WorkerStart {
   std::string transport = {};  // "nccl on cuda"; empty: Gloo on the CPU
 };
 
-// Makes this process the worker: standard output and error go to the file, SIGINT is ignored. Ends
-// the process.
+// Turns this process into the worker: sends standard output and error to the file and ignores
+// SIGINT. Ends the process.
 [[noreturn]] void be_worker(WorkerStart start, const WorkerFunctions& functions);
 
 }  // namespace distgrad
