@@ -146,9 +146,27 @@ def column(wrong=False):
     return model, step
 
 
+def rounded_otherwise_each_time():
+    """Returns a model without modules in float32 and a step whose gradients differ by roundings."""
+    model, times = nn.Linear(4, 3), []
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def step():
+        times.append(0)
+        model.zero_grad()
+        loss = nn.functional.linear(x, model.weight, model.bias).tanh().square().mean()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad *= (1 + 1e-5 * len(times)) / dist.get_world_size()
+        return loss
+
+    return model, step
+
+
 class Entered(torch.autograd.Function):
-    """What goes into a cut layer, without the sum in backward; `factor` times itself in backward
-    alone."""
+    """Lets a tensor into a cut layer, as it is. Its backward lacks the sum over the ranks, and
+    multiplies by `factor`."""
 
     @staticmethod
     def forward(ctx, x, factor):
@@ -161,7 +179,7 @@ class Entered(torch.autograd.Function):
 
 
 def entered(factor):
-    """As column(), and nothing sums the gradient of the norm."""
+    """Makes the layer of column(), whose norm has a gradient that nothing sums."""
     model, _ = column()
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
@@ -230,6 +248,7 @@ def everything():
     found["clipped by the largest"] = asked(
         model, averaged(model, change=clipped("first", norm_type=float("inf"))))
     found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
+    found["rounded otherwise"] = asked(*rounded_otherwise_each_time())
     found["kept"] = asked(*reduced_from_the_second_time_on())
     found["not waited for"] = asked(model, averaged(model, change=counted_without_waiting))
     found["objective"] = asked(
@@ -422,6 +441,8 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual(report["verdict"], "wrong", report["text"])
         self.assertEqual([w["kind"] for w in report["wrong"]], ["nondeterministic"])
         self.assertIn("something is kept from one run", " ".join(report["text"].split()))
+        report = self.on_all_ranks("rounded otherwise")
+        self.assertEqual(report["verdict"], "right", report["text"])
 
     def test_what_nobody_waits_for_is_said_with_its_line(self):
         lines = Path(__file__).read_text().splitlines()

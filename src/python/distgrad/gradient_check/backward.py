@@ -165,8 +165,8 @@ class Measurement:
         return rows, _missing(values), "own", None
 
     def _lacks_a_wait(self, found):
-        """Whether the gradient is another one where asynchronous calls are waited for that some
-        rank does not wait for. From then on they are."""
+        """Has the asynchronous calls waited for that some rank does not wait for, from now on.
+        Returns whether that gives another gradient."""
         calls = "; ".join(self._session.unwaited())
         if not calls:
             return False

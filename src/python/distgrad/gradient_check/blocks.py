@@ -74,6 +74,10 @@ class Pair:
     def is_zero(self, r, k):
         return bool((self.measured[r][k].abs() <= self.room[r][k]).all())
 
+    def is_local(self):
+        """Returns whether no rank's input goes into another rank's output."""
+        return all(self.right_is_zero(r, k) for r, k in self.pairs() if r != k)
+
     def right_is_zero(self, r, k):
         return bool((self.right[r][k].abs() <= self.room[r][k]).all())
 

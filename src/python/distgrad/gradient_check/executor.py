@@ -49,8 +49,8 @@ class Failure:
 
 @dataclass
 class Result:
-    """Of a plan on one rank: a value for each probe that was done, and why it ended early.
-    unwaited: texts of asynchronous calls that nobody waited for."""
+    """What a plan gave on one rank: a value for each probe that was done, and why it ended early.
+    unwaited holds the texts of asynchronous calls that this rank did not wait for."""
 
     values: list = field(default_factory=list)
     failure: Optional[Failure] = None
@@ -156,7 +156,7 @@ class Executor:
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
     def wait(self, texts):
-        """From now on these calls are waited for at once. Then what use() gives."""
+        """Waits for these calls at once from now on. Yields what use() yields."""
         self._waited_for = self._works.waited_for = tuple(texts)
         yield from self.use(self.subject.dtype)
 

@@ -137,13 +137,8 @@ def _common(pair):
     return Base(lambda a, b: found.get(a),
                 lambda names, a, k, b:
                 f"{names.derivative}_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
-                "{derivative}_r: the derivative of {output} by {by}" if _is_local(pair) else
+                "{derivative}_r: the derivative of {output} by {by}" if pair.is_local() else
                 "{derivative}_r: the derivative of {output}, the same on all ranks, by {by}")
-
-
-def _is_local(pair):
-    """Whether no rank's input goes into another rank's output."""
-    return all(pair.right_is_zero(r, k) for r, k in pair.pairs() if r != k)
 
 
 def _first_by(pair, key, exact=False):

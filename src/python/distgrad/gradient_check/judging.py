@@ -130,7 +130,8 @@ class Judgement:
         self.findings += merged or ties
 
     def _of_the_first(self):
-        """[Oddity] where the very first backward gave another gradient than later ones."""
+        """Returns an Oddity, in a list, if the very first backward gave another gradient than later
+        ones."""
         first, d = self._backward.first, self.derivative
         if first is None:
             return []

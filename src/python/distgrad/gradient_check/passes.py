@@ -101,14 +101,15 @@ class Check:
     # -- the first runs
 
     def _without_races(self, found):
-        """What the first run gives where asynchronous calls are waited for that it does not wait
-        for in time."""
+        """Returns what the first run gives; where it does not wait in time for asynchronous calls,
+        what it gives with them waited for. Notes whether that is something else."""
         calls = "; ".join(self._session.unwaited())
         if not calls:
             return found
         again = self._session.wait_for_calls()
-        apart = [rank for rank, (a, b) in enumerate(zip(found, again))
-                 if a["outputs"] != b["outputs"]]
+        apart = [rank for rank, runs in enumerate(zip(found, again))
+                 if not all(_are_alike([o["digest"] for o in outputs])
+                            for outputs in zip(*(run["outputs"] for run in runs)))]
         if apart:
             self._races = [Finding("nondeterministic",
                                    f"{calls}; waiting for it gives another result", ranks=apart)]
@@ -208,9 +209,9 @@ class Check:
         return found
 
     def _unlike(self):
-        """Names of outputs that are not."""
-        alike = self._alike()
-        return {o["name"] for on_rank in self._first_outputs for o in on_rank} - set(alike)
+        """Returns the names of outputs that are not equal on all ranks."""
+        known = {o["name"] for on_rank in self._first_outputs for o in on_rank}
+        return known - set(self._alike())
 
     def _alike(self):
         """Names of outputs that are equal on all ranks."""

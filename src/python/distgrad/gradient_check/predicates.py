@@ -211,11 +211,12 @@ def _is_of_a_sum(pair):
 def _is_each_once(pair):
     """Whether of elements that go to other ranks, too, each cotangent is passed on as it is or not
     at all."""
-    if all(pair.right_is_zero(r, k) for r, k in pair.pairs() if r != k):
-        return False
-    return (pair.by_element and all(bool((torch.minimum(
-        pair.measured[r][k].abs(), (pair.measured[r][k] - 1).abs()) <= pair.room[r][k]).all())
-                                    for r, k in pair.pairs()))
+    return not pair.is_local() and pair.by_element and all(
+        _are_zeros_and_ones(pair.measured[r][k], pair.room[r][k]) for r, k in pair.pairs())
+
+
+def _are_zeros_and_ones(block, room):
+    return bool((torch.minimum(block.abs(), (block - 1).abs()) <= room).all())
 
 
 def summed_twice(pair) -> Optional[Mistake]:
@@ -255,7 +256,8 @@ def scaled_by_rank(pair) -> Optional[Mistake]:
 
 
 def _row_factor(pair, r):
-    """Likewise, of the blocks of this rank's gradient."""
+    """Returns the number that this rank's gradient is of the right one: 1 where both are zero, None
+    where there is no such number."""
     blocks = [(r, k) for k in range(pair.ranks)]
     if any(not pair.right_is_zero(*block) for block in blocks):
         return _one_factor(pair, [r])
@@ -483,26 +485,28 @@ def _is_times(pair, ranks, c):
 
 
 def _meaning(c, pair):
-    """What such a factor comes from, where the right gradient has other ranks' cotangents."""
+    """Says what a factor comes from. A reduction is only spoken of where the right gradient has
+    other ranks' cotangents, and an average where it is their plain sum."""
     n = pair.ranks
-    if n > 1 and c in (n, Fraction(1, n)):
-        text = f", {n} being the number of ranks"
-        apart = [(r, k) for r, k in pair.pairs() if r != k and not pair.right_is_zero(r, k)]
-        if c == n and apart:
-            return (text + ": summed over the ranks once too often, or not divided where it should"
-                    " be")
-        if c != n and apart and all(_is_passed_on(pair, r, k) for r, k in apart):
-            return text + ": the ranks' cotangents were averaged, and not summed"
+    if n == 1 or c not in (n, Fraction(1, n)):
+        return ": its sign is turned" if c == -1 else ""
+    text = f", {n} being the number of ranks"
+    if pair.is_local():
         return text
-    return ": its sign is turned" if c == -1 else ""
+    if c == n:
+        return text + ": summed over the ranks once too often, or not divided where it should be"
+    if all(_is_passed_on(pair, r, k) for r, k in pair.pairs()
+           if r != k and not pair.right_is_zero(r, k)):
+        return text + ": the ranks' cotangents were averaged, and not summed"
+    return text
 
 
 def _is_passed_on(pair, r, k):
-    """Whether the right block takes each cotangent as it is, or not at all."""
+    """Returns whether the right block takes each cotangent as it is, or not at all."""
     right, room, identity = pair.right[r][k], pair.room[r][k], pair.identity[r][k]
     if identity is not None and bool(((right - identity).abs() <= room).all()):
         return True
-    return pair.by_element and bool((torch.minimum(right.abs(), (right - 1).abs()) <= room).all())
+    return pair.by_element and _are_zeros_and_ones(right, room)
 
 
 def _is_summed_once_more(pair, divisor=1):

@@ -42,12 +42,12 @@ class Session:
         return results, failures
 
     def unwaited(self):
-        """Sentences on the asynchronous calls that ranks do not wait for, but for those that
-        wait_for_calls() knows."""
+        """Returns sentences on the asynchronous calls that ranks do not wait for, without those
+        that wait_for_calls() knows."""
         return told([sorted(texts - self._waited_for) for texts in self._unwaited])
 
     def wait_for_calls(self):
-        """From now on these are waited for. What use() gives, by rank."""
+        """Has all ranks wait for these from now on. Returns what use() gives, by rank."""
         self._waited_for = set().union(*self._unwaited)
         results, _ = self.run("wait", sorted(self._waited_for))
         return [result.values[0] for result in results]

@@ -318,7 +318,7 @@ def shown_frames(frames):
 
 
 def _unwatched(frames):
-    """Without those through which calls are noted."""
+    """Leaves out the frames through which calls are noted: nobody waits there by himself."""
     return [f for f in frames if f.filename != unwaited.__file__]
 
 

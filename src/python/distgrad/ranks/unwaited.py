@@ -69,7 +69,7 @@ class Unwaited:
 
     def _wrap(self, owner, name, around):
         before = getattr(owner, name)
-        # As the class has it: what getattr gives binds no group when it is put back.
+        # vars() has it as the class does: what getattr gives binds no group when it is put back.
         self._before.append((owner, name, vars(owner).get(name)))
 
         @functools.wraps(before)

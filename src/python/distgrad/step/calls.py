@@ -15,9 +15,9 @@ _MOST_ELEMENTS = 1 << 22  # of one call's arguments
 
 
 def measured(runs, watch, after, before):
-    """Sentences on each, the same on all ranks; none where the ranks call different ones. watch:
-    Watch from what it is to do with an output; after, before: keys of outputs between which the
-    calls lie in forward, None: the step's begin, its end."""
+    """Returns sentences on each function, the same on all ranks; none if the ranks call different
+    ones. watch(act) makes a Watch; after, before: keys of the outputs between which the calls lie
+    in forward, None: the step's begin, its end."""
     found = _between(runs, watch, after, before)
     every = runs.gather([(text, args is not None) for _, text, args in found])
     if len(set(map(repr, every))) > 1 or not 0 < len(found) <= _MOST:
@@ -32,18 +32,19 @@ def measured(runs, watch, after, before):
 
 
 def _between(runs, watch, after, before):
-    """[(Function, "Name in layer.py:12", copies of its arguments; None where they are of another
-    kind than plain tensors)]"""
-    found, state = [], {"open": after is None}
+    """Returns [(Function, "Name in layer.py:12", copies of its arguments)]; None in place of copies
+    of anything but plain tensors."""
+    found, is_open = [], after is None
 
     def act(key, _):
+        nonlocal is_open
         if not is_in_backward() and key in (after, before):
-            state["open"] = key == after
+            is_open = key == after
 
     def note(function, args):
         is_torchs = function.__module__.startswith("torch.") and not function.__module__.startswith(
             "torch.distributed.nn.")
-        if state["open"] and not is_torchs:
+        if is_open and not is_torchs:
             copies = _copies(args) if len(found) < _MOST else None
             found.append((function, f"{function.__name__} in {place()}", copies))
 
@@ -63,8 +64,8 @@ def _copies(args):
 
 
 def _told(text, report):
-    """Its formula. That it is wrong is only said where no objective makes it right: which one holds
-    here is not known."""
+    """Returns sentences with its formula. They call it wrong only where no objective makes it
+    right: which one holds here is not known."""
     if report.verdict == "right" and report.formulas:
         formulas = [line for lines in report.formulas.values() for line in lines]
         return [f"{text}, called there, measured by itself: {', '.join(formulas)}"

@@ -25,6 +25,7 @@ from .wording import described as described_finding
 _HELD_SEEDS = (61, 62)
 _SAME = 1e-6  # relative: of the losses of two runs
 _CHANGED = 0.05  # likewise, of a gradient that was not computed in float64 throughout
+_COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 _BLIND = 0.1  # of a gradient: errors that are not seen are noted from this size on
 
 
@@ -60,7 +61,7 @@ class _Check:
             runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
         first, entry = self._first_run()
-        before = runs.found_gradients() if entry is None else None
+        before = runs.found_gradients() if entry is None else {}
         with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype), \
                 Unwaited() as calls:
             base = runs.run()
@@ -82,6 +83,8 @@ class _Check:
             report.undecide(f"the loss is {base}")
             return report
         gradients = runs.found_gradients()
+        changed = self._changed_gradients(before, gradients)
+        del before  # as large as the parameters
         self._notes += [f"{text} in step()" for text in unwaited]
         self._note_stale(entry, gradients)
         known = pieces(runs.gather(described(runs.parameters)), self._options.copies,
@@ -90,7 +93,7 @@ class _Check:
             report.undecide("no parameter requires a gradient on any rank")
             return report
         self._note_copies(known)
-        if before and (changed := self._changed_gradients(before, gradients)):
+        if changed:
             report.parameters = list(dict.fromkeys(piece.name for piece in known))
             report.wrong.append(Wrong("nondeterministic", changed, {}, [
                 "Two runs of step() from the same state gave the same loss, and other p.grad:"
@@ -166,14 +169,18 @@ class _Check:
         return _all(self._runs.gather(own))
 
     def _changed_gradients(self, before, after):
-        """Names of parameters whose gradients are others than those before, by more than rounding
-        may do."""
-        coarse = any(dtype != "torch.float64" for dtype in self._dtypes)
-        slack = _CHANGED if coarse else _SAME
-        own = [name for name, g in after.items() if (g is None) != (before[name] is None)
-               or g is not None and bool(torch.isfinite(g).all())
-               and float((g - before[name]).norm()) > slack * float(g.norm())]
-        return _all(self._runs.gather(own))
+        """Returns the names of parameters whose gradients differ from those before by more than
+        rounding may do."""
+        is_coarse = any(dtype != "torch.float64" for dtype in self._dtypes)
+
+        def differs(a, b):
+            if a is None or b is None:
+                return a is not b
+            slack = _CHANGED if is_coarse or a.dtype in _COARSE else _SAME
+            return bool(torch.isfinite(b).all()) and float((b - a).norm()) > slack * float(b.norm())
+
+        return _all(self._runs.gather([name for name, a in before.items()
+                                       if differs(a, after[name])]))
 
     def _is_the_same(self, first, again):
         if first == again or math.isnan(first) and math.isnan(again):
@@ -188,8 +195,7 @@ class _Check:
             if before is not None and g is not None and float(
                     (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
                 stale.append(name)
-        every = self._runs.gather(stale)
-        names = _all(every)
+        names = _all(self._runs.gather(stale))
         if names:
             self._notes.append(
                 f"p.grad of {_some(names)} held something when check_gradients was called, and"
@@ -319,7 +325,7 @@ class _Check:
 
 
 def _all(by_rank):
-    """What is in any rank's list, once each."""
+    """Returns what is in any rank's list, once each."""
     return list(dict.fromkeys(x for row in by_rank for x in row))
 
 

@@ -160,10 +160,9 @@ class Judge:
         unseen = near.unseen()
         if near.agrees():
             self._note_blind(near, unseen)
-        if near.agrees() and len(unseen) < len(keys):
+            if len(unseen) == len(keys):
+                return self._nothing_seen(keys)
             return self._small(unseen) if unseen else None
-        if near.agrees():
-            return self._nothing_seen(keys)
         if abs(near.measured - near.total()) < 10 * near.resolution:
             self._found.too_small += [self._name(key) for key in keys]
             return None

@@ -169,8 +169,8 @@ class Outputs:
         return told(places, self._precision.slack)
 
     def calls(self, places):
-        """Sentences on the user's functions behind where backward departs, or where all outputs
-        are right, on those before the first in forward."""
+        """Returns sentences on the user's functions behind the output at which backward departs; if
+        all outputs are right, on those before the first one in forward."""
         asked = [p for p in places if p.state == "right"]
         if found := departure(places):
             _, place, before = found
