@@ -344,7 +344,8 @@ def _run_processes(folder, request):
 
 
 # What a rank says when another one is gone: an echo of the cause.
-ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect")
+ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect",
+          "communicator was aborted", "remote process exited")  # the last two are NCCL's
 
 
 def _failure_text(failures):

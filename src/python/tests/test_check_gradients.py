@@ -6,6 +6,7 @@ was, what it cannot judge, bad input, and what each rank is told.
 
 import random
 import sys
+import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,31 @@ def clipped_by_what_the_rank_sees(model):
 
 def counted_without_waiting(_):
     dist.all_reduce(torch.ones(1), async_op=True)
+
+
+def waited_for_on_rank_2_alone(model):
+    """Rank 2 comes last, so that the others have what they wait for only then."""
+    def step():
+        model.zero_grad()
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+        loss = model(x).square().mean() / dist.get_world_size()
+        loss.backward()
+        time.sleep(0.1 if dist.get_rank() == 2 else 0)
+        works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]
+        if dist.get_rank() == 2:
+            for work in works:
+                work.wait()
+        return loss
+
+    return model, step
+
+
+def loss_without_waiting(loss):
+    """The mean of all ranks', that rank 2 comes late to."""
+    time.sleep(0.1 if dist.get_rank() == 2 else 0)
+    value = loss.detach().clone()
+    dist.all_reduce(value, async_op=True)
+    return value / dist.get_world_size()
 
 
 def reduced_from_the_second_time_on():
@@ -251,6 +277,9 @@ def everything():
     found["rounded otherwise"] = asked(*rounded_otherwise_each_time())
     found["kept"] = asked(*reduced_from_the_second_time_on())
     found["not waited for"] = asked(model, averaged(model, change=counted_without_waiting))
+    found["waited for on rank 2 alone"] = asked(*waited_for_on_rank_2_alone(model), "sum")
+    found["loss not waited for"] = asked(model, averaged(model, ends=loss_without_waiting),
+                                         "replicated")
     found["objective"] = asked(
         model, averaged(model, ends=lambda loss: (loss, 1)),
         lambda pairs: sum(loss * n for loss, n in pairs) / sum(n for _, n in pairs))
@@ -450,7 +479,23 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("not waited for")
         self.assertEqual(report["verdict"], "right")
         self.assertEqual(report["notes"], [
-            f"nobody waits in time for all_reduce (test_check_gradients.py:{begun}) in step()"])
+            f"in step() nobody waits in time for all_reduce (test_check_gradients.py:{begun})"])
+
+    def test_gradients_that_not_all_ranks_wait_for_are_wrong(self):
+        begun = 1 + Path(__file__).read_text().splitlines().index(
+            "        works = [dist.all_reduce(p.grad, async_op=True) for p in model.parameters()]")
+        report = self.on_all_ranks("waited for on rank 2 alone")
+        self.assertEqual(report["verdict"], "wrong", report["text"])
+        self.assertEqual([w["kind"] for w in report["wrong"]], ["nondeterministic"])
+        self.assertIn("Ranks 0, 1 do not wait in time for all_reduce"
+                      f" (test_check_gradients.py:{begun}). Where that is waited for, p.grad is"
+                      " another one.", " ".join(report["text"].split()))
+        self.assertEqual(report["where"], [])
+
+    def test_a_loss_that_is_not_waited_for_is_judged_as_if_it_were(self):
+        report = self.on_all_ranks("loss not waited for")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertRegex(report["notes"][0], r"nobody waits .* the loss is [\d.]+, and not [\d.]+$")
 
     def test_what_is_not_the_same_twice_is_not_judged(self):
         report = self.on_all_ranks("another loss")

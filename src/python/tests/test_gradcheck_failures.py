@@ -20,6 +20,7 @@ from gradchecks import breaking, constants, parts, ranks, running  # noqa: E402
 from gradchecks.parts import function, matrix, me, reduced, right_sum, two_of_one  # noqa: E402
 
 import distgrad  # noqa: E402
+from distgrad.gradient_check import team  # noqa: E402
 
 
 def raises_on_rank_1(x):
@@ -192,6 +193,20 @@ def dies():
     return checked(function, matrix, {"timeout_s": 3}, "error", [])
 
 
+def breaks_together():
+    """As with NCCL, whose collectives do not give up, and whose watchdog ends the process of a rank
+    that others have left."""
+    parts.use(dist.new_group(list(range(4))))
+    broken, before = [], team._break
+    team.Team.gives_up_by_itself = lambda self: False
+    team._break = lambda group, rank, size: (broken.append(rank), before(group, rank, size))
+    report, *_ = checked(*BROKEN["raises on rank 1"])
+    end = time.monotonic() + 10
+    while not broken and time.monotonic() < end:
+        time.sleep(0.01)
+    return report.verdict, str(report), broken
+
+
 class Callers:
     """What is to be as it was afterwards, on one rank."""
 
@@ -276,6 +291,12 @@ class Failures(unittest.TestCase):
     def test_a_rank_that_hangs(self):
         outcomes = ranks.run(lambda: the_hang(600), may_die=[2])
         self.assert_as_expected("hangs", HANGS, outcomes[:2] + outcomes[3:])
+
+    def test_ranks_leave_together_what_does_not_give_up_by_itself(self):
+        for rank, (verdict, text, broken) in enumerate(ranks.run(breaks_together)):
+            self.assertEqual(verdict, "error", text)
+            self.assertIn("rank 1, forward: ValueError: no such layer", text)
+            self.assertEqual(broken[:1], [rank])
 
     def test_a_rank_that_dies(self):
         outcomes = ranks.run(dies, may_die=[3])

@@ -341,17 +341,15 @@ class Measurement:
         out of step after one."""
         rows, raised = [], []
         while len(rows) < len(probes):
+            if probes[len(rows)].layout in {p.layout for p, _ in raised}:
+                rows.append(None)  # it raised on all ranks: on one alone the others would wait
+                continue
             values, failures = self._probe(probes[len(rows):], tolerate=0)
             rows += self._session.assemble_gradients(values) if values else []
             if not failures:
                 continue
             causes = [failure for failure in failures.values() if not failure.is_echo]
             probe = probes[len(rows)]
-            is_known = causes and causes[0].text in {failure.text for _, failure in raised}
-            if is_known and len(causes) < self._session.size:
-                raised.append((probe, causes[0]))
-                self._session.note_broken(failures)
-                return rows + [None] * (len(probes) - len(rows)), raised
             if len(causes) < self._session.size or not probe.layout:
                 self._note_broken(failures, probe, _condition(probe))
                 return rows + [None] * (len(probes) - len(rows)), raised

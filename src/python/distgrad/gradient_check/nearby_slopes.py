@@ -92,7 +92,7 @@ class NearbySlopes:
 
     def look(self):
         points = self._apart * self._directions(self._turns)
-        self.slopes, rows = self._slopes_at(points, self._apart)
+        self.slopes, rows = self._slopes_at(points, self._apart / STEPS)
         self.jumps = self._where_it_jumps(rows.any(0))
         # Beyond a jump it is another function.
         self.slopes[rows] = float("nan")
@@ -103,8 +103,10 @@ class NearbySlopes:
         found = []
         count = min(_MOST_POINTS // 2, max(4, _MOST_STIRRED // (len(self._sizes) + 1)))
         moves = self._apart / STEPS * self._directions(count // 4)[:count]
+        # What comes of the inputs alone is no further apart than these moves.
+        step = self._apart / STEPS / (STEPS if self._is_quiet else 1)
         for i, point in enumerate(moves):
-            slopes, rows = self._slopes_at(point[None], self._apart, i)
+            slopes, rows = self._slopes_at(point[None], step, (self._apart, i))
             if slopes is None:
                 return None
             slopes[rows] = float("nan")
@@ -129,11 +131,10 @@ class NearbySlopes:
                 return True
         return False
 
-    def _slopes_at(self, points, apart, turn=None):
+    def _slopes_at(self, points, step, perturbation=None):
         """[point, output, input]; and [point, output] whether the output jumps on the way there.
-        turn: of Perturbation."""
-        count, step = len(self._sizes), apart / STEPS
-        perturbation = None if turn is None else (apart, turn)
+        perturbation: (how far apart, turn)."""
+        count = len(self._sizes)
         h = (step * self._sizes)[:, None]
         generator = torch.Generator().manual_seed(13)
         mix = torch.rand(count, generator=generator, dtype=torch.float64) - 0.5
@@ -146,9 +147,10 @@ class NearbySlopes:
         here, moved, mixed = there[:, :1], there[:, 1:-1] - there[:, :1], there[:, -1]
         noise = self._noise_of(there)
         self._floor = torch.maximum(self._floor, (8 * noise / h).T)
+        parts = (4, 16) if perturbation is None else (16,)
         nearer = [self._values(torch.cat([points, points + h[:, 0] * mix]) / part,
-                               perturbation and (apart / part, turn)).reshape(2, len(points), -1)
-                  for part in ((4, 16) if perturbation is None else (16,))]
+                               perturbation and (perturbation[0] / part, perturbation[1])
+                               ).reshape(2, len(points), -1) for part in parts]
         along, size = mixed - here[:, 0], (moved * mix[:, None]).abs().sum(1)
         off = torch.maximum((along - (moved * mix[:, None]).sum(1)).abs(),
                             (along - 16 * (nearer[-1][1] - nearer[-1][0])).abs())

@@ -31,6 +31,7 @@ _MARGIN_S = 5.0
 _CONNECT_S = 30.0  # at least, for all ranks to call gradcheck
 _PACKET = 1 << 14  # bytes
 _WATCH_S = 0.25
+_TOGETHER_S = 1.0  # until all ranks have seen that they are to leave
 _TORCH_DISTRIBUTED = dist.__file__.rpartition("/")[0]
 _TORCH = torch.__file__.rpartition("/")[0]
 _TORCH_OPS = f"{_TORCH}/_ops.py"
@@ -91,8 +92,8 @@ class Team:
         waiting = (Waiting(self._control.store, str(self._check), self.rank, self.size,
                            self._where_now, self._break_those_in)
                    if self.gives_up_by_itself() and is_main_thread() else None)
-        self.watch = Watch(self._report_late, lambda: _break(self.group, self.rank, self.size),
-                           timeout_s, waiting)
+        self.watch = Watch(self._report_late, self._break, timeout_s, waiting,
+                           None if self.gives_up_by_itself() else self._break_with_others)
         self._timeouts = []
 
     def __enter__(self):
@@ -227,6 +228,26 @@ class Team:
             if name in names:
                 _break(group, dist.get_rank(group), dist.get_world_size(group))
 
+    def _break(self):
+        """NCCL's watchdog ends the process of a rank whose peer has gone: all ranks leave at once.
+        """
+        if self.gives_up_by_itself():
+            _break(self.group, self.rank, self.size)
+            return
+        with contextlib.suppress(RuntimeError):
+            self._control.store.set(self._key("break at"), str(time.time() + _TOGETHER_S))
+        self._break_with_others()
+
+    def _break_with_others(self):
+        """True where some rank has said when."""
+        with contextlib.suppress(RuntimeError):
+            key = self._key("break at")
+            if not self._control.store.check([key]):
+                return False
+            time.sleep(max(0.0, float(self._control.store.get(key)) - time.time()))
+        _break(self.group, self.rank, self.size)
+        return True
+
     def gives_up_by_itself(self):
         """Whether a collective of the group under test raises when it has waited too long."""
         return all(map(_is_gloo, _backends_of(self.group)))
@@ -236,7 +257,7 @@ class Team:
         """After a failure of this rank: the others may be waiting for it, and cannot be asked. At
         once where a connection is closed already."""
         grace = 0 if failure is not None and failure.is_echo else _GRACE_S
-        timer = threading.Timer(grace, _break, (self.group, self.rank, self.size))
+        timer = threading.Timer(grace, self._break)
         timer.daemon = True
         if failure is not None and self.size > 1:
             timer.start()
@@ -257,12 +278,13 @@ class Watch:
     """Notices, in a thread of its own, that the main thread has been in one call for too long; once
     a check."""
 
-    def __init__(self, on_late, on_stuck, seconds, waiting=None):
+    def __init__(self, on_late, on_stuck, seconds, waiting=None, breaks=None):
         """on_stuck(): a while after on_late(stack), where the call goes on: Gloo's collectives give
         up by themselves, its sends and receives do not. waiting: a Waiting, which may know sooner
-        that this rank waits in vain."""
+        that this rank waits in vain. breaks(): whether the group was broken, for another rank."""
         self._on_late, self._on_stuck, self._seconds = on_late, on_stuck, seconds
         self._waiting = waiting
+        self._breaks = breaks
         self.main = threading.get_ident()
         self._since = None
         # The stack, where that was not in a call of torch.distributed's, which waits for others
@@ -297,6 +319,8 @@ class Watch:
             since = self._since
             if self._waiting:
                 self._waiting.look()
+            if self._breaks and self._breaks():
+                self._breaks = None
             if since is not None and time.monotonic() - since > self._seconds:
                 self.is_late = True
                 main = sys._current_frames().get(self.main)

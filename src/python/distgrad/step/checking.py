@@ -8,7 +8,7 @@ from typing import Callable, Union
 
 import torch
 
-from ..ranks.unwaited import Unwaited, told
+from ..ranks.unwaited import told
 from ..words import some
 from .holding import HeldInStep
 from .judging import Judge
@@ -60,12 +60,9 @@ class _Check:
         if lines := self._options.detached:
             runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
-        first, entry = self._first_run()
-        before = runs.found_gradients() if entry is None else {}
-        with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype), \
-                Unwaited() as calls:
+        first, before, again, unwaited = self._first_run()
+        with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
-        unwaited = told(runs.gather(calls.texts()))
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
@@ -73,33 +70,40 @@ class _Check:
             report.undecide(f"step() changes parameters ({_some(changed)}): it is to end before"
                             " optimizer.step()")
             return report
+        gradients = runs.found_gradients()
         if not self._is_the_same(first, base):
-            report.undecide("two runs of step() from the same state gave different losses:"
-                            f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
-                            " same random numbers, each time" + "".join(
-                                f"; {text}" for text in unwaited))
-            return report
+            if not unwaited or not self._is_the_same(runs.run(), base):
+                report.undecide("two runs of step() from the same state gave different losses:"
+                                f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
+                                " same random numbers, each time")
+                return report
+            unwaited = [f"{text}: where that is waited for, the loss is {base:.6g}, and not"
+                        f" {first:.6g}" for text in unwaited]
         if not math.isfinite(base):
             report.undecide(f"the loss is {base}")
             return report
-        gradients = runs.found_gradients()
-        changed = self._changed_gradients(before, gradients)
-        del before  # as large as the parameters
-        self._notes += [f"{text} in step()" for text in unwaited]
-        self._note_stale(entry, gradients)
+        changed = self._changed_gradients(before, again or gradients)
+        self._note_stale(again, gradients)
+        del before, again  # as large as the parameters
         known = pieces(runs.gather(described(runs.parameters)), self._options.copies,
                        self._options.pieces)
         if not known:
             report.undecide("no parameter requires a gradient on any rank")
             return report
         self._note_copies(known)
-        if changed:
+        if changed and unwaited:
+            report.wrong.append(Wrong("nondeterministic", changed, {}, [
+                f"{text[:1].upper()}{text[1:]}. Where that is waited for, p.grad is another one."
+                for text in unwaited]))
+        elif changed:
             report.parameters = list(dict.fromkeys(piece.name for piece in known))
             report.wrong.append(Wrong("nondeterministic", changed, {}, [
                 "Two runs of step() from the same state gave the same loss, and other p.grad:"
                 " something is kept from one run to the next."]))
             report.notes = self._notes
             return report
+        else:
+            self._notes += [f"in step() {text}" for text in unwaited]
         factors = {name: self._options.scale * clipping.factor(p)
                    for name, p in runs.parameters.items()}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
@@ -114,7 +118,7 @@ class _Check:
             self._dispute(report, judgement, measuring)
         self._fill(report, judgement, known, gradients, clipping)
         if any(w.kind != "clipping" and set(w.parameters) != set(report.parameters)
-               or w.factor is None for w in report.wrong):
+               or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
             precision = Precision(measuring.step, measuring.noise,
                                   1e-2 if measuring.dtype == torch.float64 else 3e-2)
             outputs = Outputs(runs, precision, self._options.search_s - runs.seconds)
@@ -141,7 +145,7 @@ class _Check:
                                " clipping to that norm")
             findings = []
         counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
-        report.wrong = [described_finding(finding, counts) for finding in findings]
+        report.wrong += [described_finding(finding, counts) for finding in findings]
         self._judge_clipping(report, known, gradients, clipping)
         report.undecided = judgement.undecided
         report.too_small = list(dict.fromkeys(judgement.too_small))
@@ -151,15 +155,17 @@ class _Check:
     # -- before anything is moved
 
     def _first_run(self):
-        """Runs step() as the caller would, with the gradients that there are. Returns the loss and
-        what these become."""
-        entry = self._runs.entry_gradients()
-        had = any(self._runs.gather(any(g is not None for g in entry.values())))
-        if not had:
-            return self._runs.run(), None
-        given = {name: None if g is None else g.clone() for name, g in entry.items()}
-        loss = self._runs.run(given)
-        return loss, self._runs.found_gradients()
+        """Runs step() as the caller would, with the gradients that there are. Returns the loss;
+        what p.grad was when step() returned; what it is of a second such run, or None where there
+        were no gradients; and what says that some asynchronous calls are not waited for. Later runs
+        wait for them."""
+        runs, entry = self._runs, self._runs.entry_gradients()
+        had = any(runs.gather(any(g is not None for g in entry.values())))
+        loss, found, calls = runs.run_as_it_is(_copies(entry) if had else None)
+        runs.waited_for = frozenset(_all(calls))
+        if had:
+            runs.run(_copies(entry))
+        return loss, found, runs.found_gradients() if had else None, told(calls)
 
     def _note_dtype(self, _key, x):
         self._dtypes.add(str(x.dtype))
@@ -187,11 +193,11 @@ class _Check:
             return True
         return abs(first - again) <= _SAME * max(abs(first), abs(again))
 
-    def _note_stale(self, entry, gradients):
-        """Says so where step() adds to what p.grad held."""
+    def _note_stale(self, added, gradients):
+        """Says so where step() adds to what p.grad held. added: of a run that began with that."""
         stale = []
         for name, g in gradients.items():
-            before = None if entry is None else entry[name]
+            before = None if added is None else added[name]
             if before is not None and g is not None and float(
                     (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
                 stale.append(name)
@@ -322,6 +328,10 @@ class _Check:
         objective = self._options.objective
         return objective if isinstance(objective, str) else getattr(
             objective, "__name__", "a function")
+
+
+def _copies(tensors):
+    return {name: None if x is None else x.clone() for name, x in tensors.items()}
 
 
 def _all(by_rank):

@@ -22,6 +22,7 @@ _CONFIRMED_BY = 4  # times what a move of half the size changes
 _ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
 _HOLDERS = "the ranks that hold it"
 _CLEAR = 3  # times by how much ratios may be off: a common factor differs from 1 by more
+_ROUGHLY = 0.05  # relative: so well known, a factor may be that of other parameters
 _CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
 
 
@@ -38,6 +39,8 @@ class Finding:
     instead: str = ""  # what p.grad is, in words, where that is known
     assumed: str = ""  # what is taken for granted
     said: dict = dataclasses.field(default_factory=dict)  # by rank
+    between: tuple = ()  # two numbers, that a factor lies between if there is one
+    is_no_multiple: bool = False  # whether directions show that there is none
     keys: list = dataclasses.field(default_factory=list)
 
     @property
@@ -264,8 +267,10 @@ class Judge:
             return self._add(Finding(_kind_of([factor]), [self._name(key)],
                                      {rank: factor for rank in said}, keys=[key], said=said,
                                      right=self._right(key)))
+        between = _between(found, again)
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
-                          right=self._right(key)))
+                          right=self._right(key), between=between or (),
+                          is_no_multiple=between is None))
         return None
 
     def _resolved(self, key, seed):
@@ -299,14 +304,14 @@ class Judge:
         if all(abs(s.value - m.measured) <= m.resolution
                for m in found for s in m.said[key].values()):
             return self._nothing_seen([key])  # they differ by less than can be measured
-        factors = {}
-        for rank in piece.holders:
-            ratios = [m.said[key][rank].value / m.measured
-                      if abs(m.measured) > 100 * m.resolution else None for m in found]
-            if None not in ratios and all(same_number(r, ratios[0]) for r in ratios):
+        factors, are_resolved = {}, all(abs(m.measured) > 100 * m.resolution for m in found)
+        for rank in piece.holders if are_resolved else ():
+            ratios = [m.said[key][rank].value / m.measured for m in found]
+            if all(same_number(r, ratios[0]) for r in ratios):
                 factors[rank] = sum(ratios) / len(ratios)
         self._add(Finding("other", [piece.name], factors, self._right(key), keys=[key],
-                          said=found[0].values(key), assumed=self._assumption(piece)))
+                          said=found[0].values(key), assumed=self._assumption(piece),
+                          is_no_multiple=are_resolved))
 
     def _may_be_pieces(self, piece):
         """Whether equal values show nothing: they are one number, as zeros of a bias, and what else
@@ -376,7 +381,7 @@ class Judge:
                           (words, self._what_it_is(key, measurements, others)))
         alike = not _differs(measurements[0].said[key])
         kind = _kind_of(factors.values()) if factors and alike else "other"
-        self._add(Finding(kind, [piece.name], factors, words, keys=[key],
+        self._add(Finding(kind, [piece.name], factors, words, keys=[key], is_no_multiple=True,
                           instead=instead, said=measurements[0].values(key),
                           assumed="" if alike else self._assumption(piece)))
 
@@ -456,14 +461,17 @@ class Judge:
         return self._measuring.pieces[key].name
 
     def _join(self):
-        """Pieces of one parameter, then parameters that are wrong alike."""
+        """Pieces of one parameter, then parameters that are wrong alike; those whose factor is
+        known roughly come last."""
         joined = []
-        for finding in self._found.findings:
+        for finding in sorted(self._found.findings, key=lambda f: bool(f.between)):
             for other in joined:
                 if _alike(finding, other):
                     other.names += [n for n in finding.names if n not in other.names]
                     other.keys += finding.keys
                     other.factors = {**other.factors, **finding.factors}
+                    if other.between:
+                        other.between = _both(finding.between, other.between)
                     break
             else:
                 joined.append(finding)
@@ -479,7 +487,14 @@ def same_number(a, b):
 
 
 def _alike(a, b):
+    if a.between and b.between:
+        return _both(a.between, b.between) is not None and a.assumed == b.assumed
+    if a.between and b.factor is not None:
+        low, high = a.between
+        return low <= b.factor <= high and high - low <= _ROUGHLY * abs(b.factor)
     if (a.kind, a.right, a.instead, a.assumed) != (b.kind, b.right, b.instead, b.assumed):
+        return False
+    if a.is_no_multiple != b.is_no_multiple and not a.factors and not b.factors:
         return False
     both = a.factors.keys() & b.factors.keys()
     if a.factor is not None and b.factor is not None:
@@ -503,6 +518,24 @@ def _common(first, second):
         return None
     slack = _slack(first, second)
     return ratios[1] if abs(ratios[0] - ratios[1]) <= slack * max(map(abs, ratios)) else None
+
+
+def _both(a, b):
+    """What is in two intervals, or None."""
+    low, high = max(a[0], b[0]), min(a[1], b[1])
+    return (low, high) if low <= high else None
+
+
+def _between(*measurements):
+    """What p.grad is at least and at most times the derivative, of several directions, if it is a
+    multiple of it; () where one of them says nothing, None where there is no such number."""
+    found = float("-inf"), float("inf")
+    for m in measurements:
+        if abs(m.measured) <= 2 * m.resolution:
+            return ()
+        ends = [m.total() / (m.measured + sign * m.resolution) for sign in (1, -1)]
+        found = found and _both(found, (min(ends), max(ends)))
+    return found
 
 
 def _slack(*measurements):

@@ -181,7 +181,7 @@ class Measuring:
                 said[key][rank] = Said(value, norms)
         found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0)
         weight, total = found.weight(), abs(found.total())
-        if total > 0.5 * weight and abs(found.measured) < 0.5 * total:
+        if total > 0.5 * weight and abs(found.measured) < total:
             weight *= abs(found.measured) / total  # the curvature is the loss's, not p.grad's
         rounding = sum(self.rounded[key][1] * max((s.size for s in said[key].values()), default=0.0)
                        for key in keys if key in self.rounded)

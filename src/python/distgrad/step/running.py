@@ -12,6 +12,7 @@ import torch
 
 from ..own_device import users_device
 from ..ranks.long_text import cut
+from ..ranks.unwaited import Unwaited
 from ..stepping import ECHOES
 from .errors import StepError
 from .roots import Begun, Roots, can_end
@@ -88,15 +89,23 @@ class Runs(Repeated):
         # tensor); whether loss() can end there, None where that is not known yet
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
         self.held = contextlib.nullcontext()  # around each run
+        self.waited_for = frozenset()  # texts of calls, that are waited for at once in each run
         self._state = State(model, self.parameters)
         self.loss_dtypes = set()  # texts, of tensors that step() returned here
 
-    def run(self, gradients=None):
+    def run_as_it_is(self, gradients=None):
+        """As run(). Returns (loss, {name: p.grad when step() returned, a copy}, by rank the texts
+        of asynchronous calls that it did not wait for)."""
+        loss = self.run(gradients, keeps=True)
+        return loss, self._at_return, self.gather(self._unwaited)
+
+    def run(self, gradients=None, keeps=False):
         """The declared loss, as a float64. gradients: {name: tensor or None}, that p.grad is set to
         before; None: no parameter has one."""
         self._state.put_back()
         for name, p in self.parameters.items():
             p.grad = None if gradients is None else gradients[name]
+        self._keeps, self._at_return = keeps, {}
         self.losses = self.once(self._loss_of_a_run)
         return self._declared()
 
@@ -119,8 +128,10 @@ class Runs(Repeated):
         return self._declared()
 
     def _loss_of_a_run(self):
-        with self.held, Roots() as roots:
+        with self.held, Roots() as roots, self._waiting() as calls:
             found = self._step()
+            self._at_return = self.found_gradients() if self._keeps else {}
+        self._unwaited = calls.texts()
         value = self._plain_loss(found)
         is_the_same = (roots.count == 1 and isinstance(found, torch.Tensor)
                        and found.data_ptr() == roots.root.data_ptr() and bool(value))
@@ -129,9 +140,14 @@ class Runs(Repeated):
 
     def _loss_when_backward_begins(self):
         value, total, *_ = self._begins_at
-        with contextlib.suppress(Begun), self.held, Roots(ends=True) as roots:
+        with contextlib.suppress(Begun), self.held, Roots(ends=True) as roots, self._waiting():
             self._step()
         return value / total * roots.total
+
+    def _waiting(self):
+        calls = Unwaited()
+        calls.waited_for = self.waited_for
+        return calls
 
     def _plain_loss(self, value):
         """A float, or a tuple (loss, count); None."""

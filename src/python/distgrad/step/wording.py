@@ -21,10 +21,16 @@ def described(finding, counts):
         text.append(f"p.grad is {factor_text(factor, counts)}.")
     elif finding.factors:
         text.append(f"p.grad over the derivative of the loss is {by_ranks(finding.factors)}.")
-        if missing := sorted(set(finding.said) - set(ranks)):
+        if finding.is_no_multiple and (missing := sorted(set(finding.said) - set(ranks))):
             text.append(f"On {ranks_text(missing)} it is no multiple of it.")
-    else:
+    elif finding.is_no_multiple:
         text.append("p.grad is not the derivative of the loss, nor a multiple of it.")
+    elif finding.between:
+        low, high = finding.between
+        text.append("p.grad is not the derivative of the loss. If it is a multiple of it, then"
+                    f" {low:.3g} to {high:.3g} times.")
+    else:
+        text.append("p.grad is not the derivative of the loss.")
     if finding.instead:
         text.append(f"It is {finding.instead}.")
     if finding.right:

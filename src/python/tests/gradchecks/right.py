@@ -165,6 +165,16 @@ def tied():
     return x.requires_grad_()
 
 
+def alike():
+    return torch.ones(2, dtype=torch.float64).requires_grad_()
+
+
+def partly_alike():
+    """Element 1 is largest on the last rank alone; all ranks tie in element 0."""
+    return torch.tensor([5.0, 6.0 if me() == n() - 1 else 5.0],
+                        dtype=torch.float64).requires_grad_()
+
+
 def least(x):
     return reduced(x, dist.ReduceOp.MIN)
 
@@ -572,6 +582,11 @@ CASES = [
     Case("product", right_product, matrix, right=("x̄_r = Σ_k J_rᵀ ȳ_k",)),
     Case("max", right_max, matrix),
     Case("max with a tie of three", right_max, tied, words=("a kink",)),
+    Case("max: all ranks tie", right_max, alike, ranks=(3, 4)),
+    Case("max: all ranks tie, in a sum", lambda x: right_max(x).sum(), alike, ranks=(3,)),
+    Case("max: some ranks tie in some elements", right_max, partly_alike, ranks=(3, 4)),
+    Case("max: some ranks tie in some elements, in a sum", lambda x: right_max(x).sum(),
+         partly_alike, ranks=(3,)),
     Case("reduce_scatter", right_scatter, square, right=("x̄_r = Σ_k [ȳ_k]_k",)),
     Case("all_to_all", right_exchange, square, right=("x̄_r = Σ_k [ȳ_k[r]]_k",)),
     Case("broadcast", right_root, matrix, right=("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3")),

@@ -5,7 +5,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from . import right
+from . import constants, right
 from .parts import (NOTHING, Case, exchanged, function, gathered, group, matrix, max_of, me, n,
                     product_of, reduced, right_gather, right_sum, rooted, scattered, two_of_one)
 
@@ -305,6 +305,13 @@ OTHERS = [
          right.rows([0.0, 1, 2]), "identity-backward", ranks=(2,)),
     Case("kinks that cancel out: twice", lambda x: twice(right.cancel_out(x)),
          right.rows([0.0, 1, 2]), "scaled", ranks=(3,)),
+    Case("max: all ranks tie, in full", constants.whole_max, right.alike, "tie", ranks=(3, 4)),
+    Case("max: all ranks tie, in full, in a sum", lambda x: constants.whole_max(x).sum(),
+         right.alike, "tie", ranks=(3,)),
+    Case("max: some ranks tie in some elements, in full", constants.whole_max,
+         right.partly_alike, "tie", ranks=(3, 4)),
+    Case("max: some ranks tie in some elements, in full, in a sum",
+         lambda x: constants.whole_max(x).sum(), right.partly_alike, "tie", ranks=(3,)),
     Case("average of a tie on one rank: as a sum", average_of_ties, tied_on_rank_1, "scaled",
          words=("4 times the right one",)),
     Case("vocabulary-parallel cross entropy of zeros: all have the target",
