@@ -5,6 +5,7 @@ was, what it cannot judge, bad input, and what each rank is told.
 """
 
 import random
+import re
 import sys
 import time
 import unittest
@@ -86,6 +87,36 @@ def clipped(*parts, **more):
             nn.utils.clip_grad_norm_(getattr(model, part).parameters(), 0.01, **more)
 
     return change
+
+
+def clipped_before_the_reduction(most):
+    """A step on whose ranks clip_grad_norm_ sees each its own gradients."""
+    model = Model().double()
+
+    def step():
+        model.zero_grad()
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+        loss = model(x).square().mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        return loss
+
+    return model, step
+
+
+def tripled_after_clipping(model):
+    clipped("first", "second")(model)
+    for p in model.parameters():
+        p.grad *= 3
+
+
+def in_bfloat16(model):
+    """The sum for the mean, in bfloat16."""
+    for p in model.parameters():
+        p.grad = (p.grad * dist.get_world_size()).bfloat16().to(p.dtype)
 
 
 def clipped_by_what_the_rank_sees(model):
@@ -273,6 +304,10 @@ def everything():
     found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
     found["clipped by the largest"] = asked(
         model, averaged(model, change=clipped("first", norm_type=float("inf"))))
+    found["clipped too early"] = asked(*clipped_before_the_reduction(0.01))
+    found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
+    found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
+    found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
     found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
     found["rounded otherwise"] = asked(*rounded_otherwise_each_time())
     found["kept"] = asked(*reduced_from_the_second_time_on())
@@ -464,6 +499,22 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual(report["verdict"], "right")
         self.assertIn(words, report["notes"][0])
         self.assertNotIn(words, "".join(self.on_all_ranks("right")["notes"]))
+
+    def test_a_norm_is_not_compared_with_gradients_that_were_changed_afterwards(self):
+        for name, verdict, kinds in (("clipped too early", "wrong", {"other"}),
+                                     ("seen too early", "right", set()),
+                                     ("tripled after clipping", "wrong", {"factor"})):
+            report = self.on_all_ranks(name)
+            self.assertEqual(report["verdict"], verdict, report["text"])
+            self.assertEqual({w["kind"] for w in report["wrong"]}, kinds, report["text"])
+            self.assertIn("saw its norm: that norm was not judged", report["text"])
+
+    def test_a_factor_that_is_known_roughly_is_not_denied(self):
+        report = self.on_all_ranks("sums in bfloat16")
+        self.assertEqual(report["verdict"], "wrong", report["text"])
+        self.assertNotIn("nor a multiple", report["text"])
+        for low, high in re.findall(r"then ([\d.]+) to ([\d.]+) times", report["text"]):
+            self.assertTrue(2.8 < float(low) <= 3 <= float(high) < 3.2, report["text"])
 
     def test_what_is_kept_from_run_to_run_is_wrong(self):
         report = self.on_all_ranks("kept")

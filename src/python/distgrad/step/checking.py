@@ -63,6 +63,7 @@ class _Check:
         first, before, again, unwaited = self._first_run()
         with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
+            clipping.changed = [n for n, p in runs.parameters.items() if not clipping.is_last(p)]
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
@@ -108,6 +109,7 @@ class _Check:
                    for name, p in runs.parameters.items()}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
                      for name, g in gradients.items()}
+        clipping.changed = _all(runs.gather(clipping.changed))
         if bad := self._not_finite(gradients):
             report.undecide(f"the gradients of {', '.join(bad[:5])} are not finite")
             return report
@@ -116,7 +118,7 @@ class _Check:
                           self._options.search_s).judge()
         if judgement.findings and not self._options.detached:
             self._dispute(report, judgement, measuring)
-        self._fill(report, judgement, known, gradients, clipping)
+        self._fill(report, judgement, known, gradients, clipping, measuring.shared)
         if any(w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
             precision = Precision(measuring.step, measuring.noise,
@@ -135,18 +137,19 @@ class _Check:
         report.runs, report.seconds = runs.count, runs.seconds
         return report
 
-    def _fill(self, report, judgement, known, gradients, clipping):
+    def _fill(self, report, judgement, known, gradients, clipping, shared):
         report.parameters = list(dict.fromkeys(piece.name for piece in known))
         norm = self._unique_norm(known, gradients)
         findings = judgement.findings
-        if is_clipped(findings, report.parameters, norm):
+        is_by_hand = not any(self._runs.gather(bool(clipping.calls)))
+        if is_by_hand and is_clipped(findings, report.parameters, norm):
             self._notes.append(f"all gradients are {findings[0].factor:.4g} times the derivative,"
                                f" and their norm, each element once, is {norm:.6g}: as after"
                                " clipping to that norm")
             findings = []
         counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
         report.wrong += [described_finding(finding, counts) for finding in findings]
-        self._judge_clipping(report, known, gradients, clipping)
+        self._judge_clipping(report, known, gradients, clipping, shared)
         report.undecided = judgement.undecided
         report.too_small = list(dict.fromkeys(judgement.too_small))
         report.ambiguous = list(dict.fromkeys(judgement.ambiguous))
@@ -293,18 +296,24 @@ class _Check:
         return {words: tensors for words, tensors in found.items()
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
 
-    def _judge_clipping(self, report, known, gradients, clipping):
+    def _judge_clipping(self, report, known, gradients, clipping, shared):
         """Says where a call saw another norm than that of what it clips on all ranks, each element
-        once."""
+        once. shared: keys of pieces whose copies have the same gradient."""
         every = self._runs.gather(clipping.calls)
         if len({len(calls) for calls in every}) > 1:
             return
         is_right = False
         for calls in zip(*every):
             names = list(dict.fromkeys(name for *_, names in calls for name in names))
-            norm = self._unique_norm([p for p in known if p.name in names], gradients)
-            if any(kind != 2.0 for *_, kind, _ in calls):
+            pieces_of_call = [p for p in known if p.name in names]
+            if later := [name for name in names if name in clipping.changed]:
+                self._notes.append(f"p.grad of {_some(later)} is changed after clip_grad_norm_"
+                                   f" ({calls[0][2]}) saw its norm: that norm was not judged")
                 continue
+            if any(kind != 2.0 for *_, kind, _ in calls) or any(
+                    len(p.holders) > 1 and p.key not in shared for p in pieces_of_call):
+                continue
+            norm = self._unique_norm(pieces_of_call, gradients)
             if text := clipping_text([seen for seen, *_ in calls], norm):
                 report.wrong.append(Wrong("clipping", names, {}, [text]))
             else:

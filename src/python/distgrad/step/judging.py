@@ -7,6 +7,7 @@ right gradient.
 """
 
 import dataclasses
+import re
 import time
 
 import torch
@@ -22,6 +23,7 @@ _CONFIRMED_BY = 4  # times what a move of half the size changes
 _ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
 _HOLDERS = "the ranks that hold it"
 _CLEAR = 3  # times by how much ratios may be off: a common factor differs from 1 by more
+_LIKELY = 4  # times less than the room that they are given gradients are off by rounding
 _ROUGHLY = 0.05  # relative: so well known, a factor may be that of other parameters
 _CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
 
@@ -261,7 +263,8 @@ class Judge:
         factor = _common(found, again)
         said = found.values(key)
         if factor is None and found.ratio() is None and not self._is_resolved(found):
-            return self._undecide([key])
+            return self._undecide([key], "it differs from the derivative by too little to be sure"
+                                  " beside rounding")
         if factor is not None or all(s.size == 0 for s in found.said[key].values()):
             factor = factor or 0.0
             return self._add(Finding(_kind_of([factor]), [self._name(key)],
@@ -281,15 +284,17 @@ class Judge:
                 break
             far, near = (self._measuring.measure([key], seed, size=s, alike=False)
                          for s in (size, size / 2))
+            near.rounding /= _LIKELY
             near.resolution = (2 * self._measuring.noise / (self._measuring.step * size)
-                               + abs(far.measured - near.measured))
+                               + abs(far.measured - near.measured) + near.rounding)
             if near.resolution < best.resolution:
                 best = near
         return best
 
     @staticmethod
     def _is_resolved(found):
-        return abs(found.measured - found.total()) > 10 * found.resolution
+        room = 10 * (found.resolution - found.rounding) + 3 * found.rounding
+        return abs(found.measured - found.total()) > room
 
     # -- copies with gradients of their own
 
@@ -362,8 +367,10 @@ class Judge:
 
     def _compare(self, key, words, measurements, values, others):
         piece, factors = self._measuring.pieces[key], {}
-        rounding = 8 * self._measuring.rounded.get(key, ("", 0.0))[1]
-        tiny = 1e-12 if self._measuring.dtype == torch.float64 else 1e-4  # beside the norms
+        error = self._measuring.rounded.get(key, ("", 0.0))[1]
+        rounding = 8 * error
+        # beside the norms
+        tiny = max(1e-12 if self._measuring.dtype == torch.float64 else 1e-4, error / 4)
         are_right = True
         for rank in piece.holders:
             said = [m.said[key][rank] for m in measurements]
@@ -371,13 +378,13 @@ class Judge:
                 abs(s.value - value) <= max(self._room(), rounding) * abs(value) + tiny * s.size
                 for s, value in zip(said, values))
             ratios = [s.value / value for s, value in zip(said, values)]
-            slack = max(1e-4, rounding, *(2 * tiny * s.size / abs(value)
-                                          for s, value in zip(said, values)))
-            if max(ratios) - min(ratios) <= slack * max(1.0, *map(abs, ratios)):
+            slack = max(max(1e-4, rounding) * max(map(abs, ratios)),
+                        *(2 * tiny * s.size / abs(value) for s, value in zip(said, values)))
+            if max(ratios) - min(ratios) <= slack:
                 factors[rank] = sum(ratios) / len(ratios)
         if are_right:
             return
-        words, instead = (text.replace(_HOLDERS, ranks_text(piece.holders)) for text in
+        words, instead = (_of(piece.holders, text) for text in
                           (words, self._what_it_is(key, measurements, others)))
         alike = not _differs(measurements[0].said[key])
         kind = _kind_of(factors.values()) if factors and alike else "other"
@@ -450,9 +457,9 @@ class Judge:
 
     # -- findings
 
-    def _undecide(self, keys):
+    def _undecide(self, keys, why="the loss is not smooth enough here"):
         for key in keys:
-            self._found.undecided[self._name(key)] = "the loss is not smooth enough here"
+            self._found.undecided[self._name(key)] = why
 
     def _add(self, finding):
         self._found.findings.append(finding)
@@ -476,6 +483,13 @@ class Judge:
             else:
                 joined.append(finding)
         self._found.findings = joined
+
+
+def _of(holders, text):
+    """What is said of all pieces' holders, of these: a sum over one rank is that rank's."""
+    if len(holders) > 1:
+        return text.replace(_HOLDERS, ranks_text(holders))
+    return re.sub(rf"the (sum|mean) of (.*) over {_HOLDERS}", rf"\2 on {ranks_text(holders)}", text)
 
 
 def _kind_of(factors):
@@ -531,9 +545,10 @@ def _between(*measurements):
     multiple of it; () where one of them says nothing, None where there is no such number."""
     found = float("-inf"), float("inf")
     for m in measurements:
-        if abs(m.measured) <= 2 * m.resolution:
+        if abs(m.measured) <= 2 * (m.resolution - m.rounding):
             return ()
-        ends = [m.total() / (m.measured + sign * m.resolution) for sign in (1, -1)]
+        ends = [(m.total() + sign * m.rounding) / (m.measured + other * (m.resolution - m.rounding))
+                for sign in (1, -1) for other in (1, -1)]
         found = found and _both(found, (min(ends), max(ends)))
     return found
 

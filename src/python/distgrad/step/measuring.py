@@ -36,11 +36,13 @@ class Said:
 @dataclasses.dataclass
 class Measurement:
     """measured: the change of the loss per unit of the move; said: {piece's key: {rank: Said}};
-    resolution: by how much measured may be off."""
+    resolution: by how much measured and the sum of said may be apart; rounding: what of that said
+    is off by, of gradients in a shorter dtype."""
 
     measured: float
     said: dict
     resolution: float
+    rounding: float = 0.0
 
     def total(self):
         return sum(self.of(key) for key in self.said)
@@ -183,8 +185,10 @@ class Measuring:
         weight, total = found.weight(), abs(found.total())
         if total > 0.5 * weight and abs(found.measured) < total:
             weight *= abs(found.measured) / total  # the curvature is the loss's, not p.grad's
+        weight = max(weight, abs(found.measured))
         rounding = sum(self.rounded[key][1] * max((s.size for s in said[key].values()), default=0.0)
                        for key in keys if key in self.rounded)
+        found.rounding = rounding
         found.resolution = self.noise / step + self._curvature * size**2 * weight + rounding
         return found
 

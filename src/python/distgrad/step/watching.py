@@ -72,6 +72,7 @@ class Clipping:
     def __init__(self, parameters):
         # Of each call (norm that was seen, most that it was to be, line, which norm, names)
         self.calls = []
+        self.changed = []  # names of parameters whose gradients were changed after that
         self._names = {id(p): name for name, p in parameters.items()}
         self._kind = 2.0  # of norm
         self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
@@ -110,8 +111,11 @@ class Clipping:
 
     def factor(self, p):
         """What the gradient was multiplied by, where nothing was done with it afterwards."""
-        is_last = id(p) in self._factors and self._after[id(p)] == _norm(p)
-        return self._factors[id(p)] if is_last else 1.0
+        return self._factors.get(id(p), 1.0) if self.is_last(p) else 1.0
+
+    def is_last(self, p):
+        """Whether nothing was done with the gradient since it was clipped, if it was."""
+        return id(p) not in self._after or self._after[id(p)] == _norm(p)
 
 
 def _norm(p):
