@@ -41,8 +41,10 @@ def _lead(team, executor, options):
     try:
         report = wanted.run()
     except Broken as broken:
-        report = GradcheckReport("error", team.size, notes=wanted.notes,
-                                 errors=_errors(broken.failures))
+        # What a rank does not wait for may be what another one waits for in vain.
+        calls = [f"{text[:1].upper()}{text[1:]}." for text in session.unwaited()]
+        report = GradcheckReport("error", team.size, errors=_errors(broken.failures),
+                                 notes=list(dict.fromkeys([*wanted.notes, *calls])))
     except CannotCheck as error:
         report = GradcheckReport("error", team.size, notes=wanted.notes,
                                  errors=[_error_on(range(team.size), "arguments", error)])

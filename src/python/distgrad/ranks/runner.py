@@ -67,7 +67,7 @@ class Runner:
         left = [t.name for t in threading.enumerate() if t not in threads]
         result["warnings"] = (warned.texts_of(caught) + result.pop("changed_state", []) +
                               [f"the code left a thread running: {name}" for name in left] +
-                              [f"nobody waits for {call}" for call in calls.texts()])
+                              [f"{call} is not waited for" for call in calls.texts()])
         if is_asked_for:
             self._unwaited = calls.texts()
         result["composed"] = take_composed()
