@@ -36,7 +36,7 @@ constexpr Command kCommands[] = {
     {"explain", "show one case in full: values, cotangents, and where they part", explain_command},
     {"audit", "run one implementation through a battery for every collective", audit_command},
     {"fuzz", "run random programs and shrink what fails", fuzz_command},
-    {"compare", "compare saved gradients with a reference, or two JSON reports", compare_command},
+    {"compare", "compare saved gradients with those of a reference", compare_command},
     {"gradcheck", "measure a function's backward on several ranks, element by element",
      gradcheck_command},
     {"step", "measure whether a training step's gradients are its loss's derivative", step_command},

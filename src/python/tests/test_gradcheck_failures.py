@@ -56,6 +56,11 @@ def sends_to_nobody(x):
     return y
 
 
+def raises_and_does_not_wait(x):
+    dist.all_reduce(x.detach().clone(), group=parts.group(), async_op=True)
+    return raises_on_rank_1(x)
+
+
 def without_a_graph_on_rank_1(x):
     y = right_sum(x)
     return y.detach() if me() == 1 else y
@@ -122,6 +127,10 @@ BROKEN = {
                              lambda: (matrix() * 0 + 1.499).detach().requires_grad_(), {}, "error",
                              ["AssertionError: out of range"]),
     "a send that nobody receives": (sends_to_nobody, matrix, {"timeout_s": 2}, "error", ["rank 3"]),
+    "raises and does not wait": (raises_and_does_not_wait, matrix, {}, "error",
+                                 ["ValueError: no such layer",
+                                  "Nobody waits in time for all_reduce"
+                                  " (test_gradcheck_failures.py:"]),
     "no graph on rank 1": (without_a_graph_on_rank_1, matrix, {}, "wrong",
                            ["rank 1 never entered the all_reduce that ranks 0, 2, 3 wait in",
                             "y does not require grad on rank 1, so that no backward of it runs"]),

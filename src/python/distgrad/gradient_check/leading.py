@@ -42,7 +42,7 @@ def _lead(team, executor, options):
         report = wanted.run()
     except Broken as broken:
         # What a rank does not wait for may be what another one waits for in vain.
-        calls = [f"{text[:1].upper()}{text[1:]}." for text in session.unwaited()]
+        calls = [f"{text[:1].upper()}{text[1:]}." for text in session.last_unwaited()]
         report = GradcheckReport("error", team.size, errors=_errors(broken.failures),
                                  notes=list(dict.fromkeys([*wanted.notes, *calls])))
     except CannotCheck as error:

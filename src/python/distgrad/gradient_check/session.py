@@ -23,6 +23,7 @@ class Session:
         self.broken_by = None  # {rank: Failure} that leave the group under test unusable
         self._unwaited = [set() for _ in range(team.size)]  # by rank, texts of asynchronous calls
         self._waited_for = set()
+        self._last_unwaited = []  # by rank, of the last action
         self.inputs = self.outputs = None
         self._untold = None  # coordinates that the other ranks do not know yet
 
@@ -36,6 +37,7 @@ class Session:
         results = self._team.collect(own, own.failure, own.seconds)
         for texts, result in zip(self._unwaited, results):
             texts.update(result.unwaited)
+        self._last_unwaited = [result.unwaited for result in results]
         failures = {rank: r.failure for rank, r in enumerate(results) if r.failure}
         if failures and (tolerate is None or min(f.index for f in failures.values()) < tolerate):
             raise self.broken(failures)
@@ -45,6 +47,10 @@ class Session:
         """Returns sentences on the asynchronous calls that ranks do not wait for, without those
         that wait_for_calls() knows."""
         return told([sorted(texts - self._waited_for) for texts in self._unwaited])
+
+    def last_unwaited(self):
+        """As unwaited(), of the last action alone, and of all: messages are never waited for."""
+        return told(self._last_unwaited)
 
     def wait_for_calls(self):
         """Has all ranks wait for these from now on. Returns what use() gives, by rank."""
