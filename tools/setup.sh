@@ -1,7 +1,7 @@
 # Shared by tools/run, tools/test, tools/bench and tools/wheel, which source it: packages, torch,
 # configure, build.
 #
-# Standard output is never written. Where nothing changed, all of it takes less than 0.2 s: packages
+# Standard output is never written. Where nothing changed, all of it takes less than 0.1 s: packages
 # are looked at only when the list or dpkg's state changed, environments and build folders have a
 # stamp that says what they were made for. A set-up that fails leaves no stamp, says why on standard
 # error, and exits with 2.

@@ -94,6 +94,10 @@ RankDump read_json_dump(const std::string& path) {
                     shown, kLargestFile >> 20));
   const Json json = parse_strict_json(file.text(), shown);
   if (!json.is_object()) throw UserError(shown + ": not an object of gradients");
+  if (json.contains("tool") && json.contains("cases") && json["cases"].is_array())
+    throw UserError(shown +
+                    ": a report of cases, which has no gradients; docs/ci.md compares two"
+                    " reports with jq");
   RankDump dump;
   dump.file = path;
   const bool wrapped_form = json.contains("gradients") && json["gradients"].is_object();

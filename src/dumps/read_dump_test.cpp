@@ -200,6 +200,7 @@ TEST_F(ReadDump, MalformedJsonIsOneLine) {
   const std::vector<std::pair<std::string, std::string>> rows = {
       {"", "not JSON"},
       {"[1]", "not an object of gradients"},
+      {R"({"tool": {}, "cases": []})", "a report of cases, which has no gradients"},
       {R"({"w": [[1], [1, 2]]})", "w: its rows are not equally long"},
       {R"({"w": [[1], 2]})", "w: its rows are not equally long"},
       {R"({"w": [1, [2]]})", "w: its rows are not equally long"},

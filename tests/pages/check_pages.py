@@ -10,7 +10,7 @@ link to the scenarios.
     ```console   "$ command" and what it prints. "..." stands for whatever it prints there; times
                  and addresses are not compared
     ```sh        commands that succeed; nothing is compared
-    ```python    lines of a file of docs/examples
+    ```python    lines of a .py file below docs, or that the page wrote
     ```json      a scenario (one that has "objective") is simulated, and is the file that the line
                  above it names
 
