@@ -11,7 +11,7 @@ import torch
 from ..ranks.unwaited import told
 from ..words import some
 from .holding import HeldInStep
-from .judging import Judge
+from .judging import BLIND, Judge
 from .measuring import Measuring
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
@@ -26,7 +26,6 @@ _HELD_SEEDS = (61, 62)
 _SAME = 1e-6  # relative: of the losses of two runs
 _CHANGED = 0.05  # likewise, of a gradient that was not computed in float64 throughout
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
-_BLIND = 0.1  # of a gradient: errors that are not seen are noted from this size on
 
 
 @dataclasses.dataclass
@@ -229,7 +228,7 @@ class _Check:
     def _note_blind(self, judgement, measuring):
         wrong = {name for finding in judgement.findings for name in finding.names}
         blind = sorted(((share, name) for name, share in judgement.blind.items()
-                        if share > _BLIND and name not in wrong), reverse=True)
+                        if share > BLIND and name not in wrong), reverse=True)
         if blind:
             self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
                                + _some([f"{share:.0%} in {name}" for share, name in blind])

@@ -7,6 +7,7 @@ right gradient.
 """
 
 import dataclasses
+import math
 import re
 import time
 
@@ -24,6 +25,8 @@ _ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by round
 _HOLDERS = "the ranks that hold it"
 _CLEAR = 3  # times by how much ratios may be off: a common factor differs from 1 by more
 _LIKELY = 4  # times less than the room that they are given gradients are off by rounding
+BLIND = 0.1  # of a gradient: errors that are not seen are noted from this size on
+_FEW = 4  # parameters that are each moved by itself, where more is to be seen
 _ROUGHLY = 0.05  # relative: so well known, a factor may be that of other parameters
 _CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
 
@@ -84,12 +87,13 @@ class Judge:
             key for key in together if len(self._measuring.pieces[key].holders) > 1)
         self._measuring.find_noise(together, first)
         if apart:
-            told = self._by_known_gradients(keys)
+            told = self._by_known_gradients(keys, is_wrong=False)
             apart, together = ([key for key in part if key not in told]
                                for part in (apart, together))
         self._groups(together)
         for key in apart:
             self._copies(key)
+        self._look_closer()
         self._join()
         return self._found
 
@@ -120,10 +124,42 @@ class Judge:
             self._across(every)
 
     def _note_blind(self, found, unseen):
+        """Both the loss and the gradients may be off by the resolution."""
         for key in found.said:
-            if key not in unseen:
-                name, share = self._name(key), found.resolution / abs(found.of(key))
-                self._found.blind[name] = max(share, self._found.blind.get(name, 0.0))
+            if key not in unseen and found.of(key):
+                name, share = self._name(key), 2 * found.resolution / abs(found.of(key))
+                self._found.blind[name] = min(share, self._found.blind.get(name, math.inf))
+
+    def _look_closer(self):
+        """Moves by themselves, and further, parameters that are right as far as was seen, where
+        that is not far: all of them, then those of which more is to be seen, then each."""
+        keys = self._blind()
+        while keys and not self._found.findings:
+            for part in [[key] for key in keys] if len(keys) <= _FEW else [keys]:
+                self._closer(part)
+            before, keys = keys, self._blind()
+            if len(keys) == len(before) or len(before) <= _FEW:
+                return
+
+    def _blind(self):
+        return [key for key in self._measuring.pieces
+                if self._found.blind.get(self._name(key), 0.0) >= BLIND]
+
+    def _closer(self, keys):
+        found = self._far(keys, _SEEDS[2])
+        if found.agrees():
+            return self._note_blind(found, [])
+        again = self._far(keys, _SEEDS[1])
+        if all(abs(m.measured - m.total()) > _CONFIRMED_BY * m.resolution for m in (found, again)):
+            return self._wrong(keys, found)
+        return None
+
+    def _far(self, keys, seed):
+        """A measurement whose resolution is that of two sizes of one move."""
+        far, near = (self._measuring.measure(keys, seed, size=size) for size in (4, 2))
+        near.resolution = self._measuring.noise / (2 * self._measuring.step) + abs(
+            far.measured - near.measured) + near.rounding
+        return near
 
     def _across(self, keys):
         """Finds what is wrong beside the gradients' own directions, along which the curvature
@@ -314,7 +350,7 @@ class Judge:
             ratios = [m.said[key][rank].value / m.measured for m in found]
             if all(same_number(r, ratios[0]) for r in ratios):
                 factors[rank] = sum(ratios) / len(ratios)
-        self._add(Finding("other", [piece.name], factors, self._right(key), keys=[key],
+        self._add(Finding("other", [piece.name], factors, self._right(key, False), keys=[key],
                           said=found[0].values(key), assumed=self._assumption(piece),
                           is_no_multiple=are_resolved))
 
@@ -342,18 +378,18 @@ class Judge:
 
     # -- what would be right
 
-    def _right(self, key):
+    def _right(self, key, is_wrong=True):
         """Words for what has the measured derivative of this piece along several directions; ""
         where nothing that is known has."""
-        known = self._known_gradient([key])
+        known = self._known_gradient([key], is_wrong)
         return "" if known is None else known[0]
 
-    def _by_known_gradients(self, keys):
+    def _by_known_gradients(self, keys, is_wrong=True):
         """Where sums of what the ranks have are the derivative of all of these together, each is
         compared with that. Those that were told."""
         if any(self._may_be_pieces(self._measuring.pieces[key]) for key in keys):
             return set()
-        known = self._known_gradient(keys)
+        known = self._known_gradient(keys, is_wrong)
         if known is None:
             return set()
         words, measurements, values, others = known
@@ -404,10 +440,10 @@ class Judge:
                 return words
         return ""
 
-    def _known_gradient(self, keys):
+    def _known_gradient(self, keys, is_wrong):
         """(words, measurements, [{key: what it says}] of each, [{words: {key: ...}}] of all that
         was tried) of a sum of what the ranks have that is the derivative along several directions;
-        None."""
+        None. is_wrong: whether p.grad, the mean of its copies, is known not to be it."""
         if self._sums is None:
             self._sums = self._alternatives()
         candidates, measurements, every = None, [], []
@@ -426,7 +462,20 @@ class Judge:
                 return None
             measurements.append(found)
             every.append(values)
+        if is_wrong:
+            candidates = self._better(candidates, measurements, every)
+        if not candidates:
+            return None
         return candidates[0], measurements, [values[candidates[0]] for values in every], every
+
+    @staticmethod
+    def _better(candidates, measurements, every):
+        """Those that are much nearer to what was measured than what p.grad says: a small part of
+        the whole may be wrong."""
+        off = {words: sum(abs(sum(values[words].values()) - m.measured)
+                          for m, values in zip(measurements, every)) for words in candidates}
+        most = sum(abs(m.total() - m.measured) for m in measurements) / _CONFIRMED_BY
+        return [words for words in candidates if off[words] <= most]
 
     def _room(self):
         return 1e-6 if self._measuring.dtype == torch.float64 else 1e-2
