@@ -22,6 +22,7 @@ from gradchecks import ranks  # noqa: E402
 
 import distgrad  # noqa: E402
 from distgrad import callbacks  # noqa: E402
+from distgrad.step.outputs import Place, departure  # noqa: E402
 
 RANKS = 3
 
@@ -173,6 +174,58 @@ def reduced_from_the_second_time_on():
     return model, step
 
 
+def at_a_kink(factor=1.0):
+    """A ReLU of zeros: rows of padding, and a bias that is zero at the start."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).double()
+    nn.init.zeros_(model[0].bias)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+    x[3:] = 0
+    model = nn.parallel.DistributedDataParallel(model)
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        model.module[2].bias.grad *= factor
+        return loss
+
+    return model, step
+
+
+def off_by(factor, name, dtype):
+    """A model in whose step one small gradient is wrong."""
+    model = Model().to(dtype)
+
+    def change(model):
+        dict(model.named_parameters())[name].grad.mul_(factor)
+
+    return model, averaged(model, dtype, change=change)
+
+
+def clipped_elsewhere():
+    """By other Parameters that have the same gradients, as of master weights."""
+    model = nn.parallel.DistributedDataParallel(Model().double())
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        masters = [nn.Parameter(p.detach()) for p in model.parameters()]
+        for master, p in zip(masters, model.parameters()):
+            master.grad = p.grad
+        nn.utils.clip_grad_norm_(masters, 0.01)
+        return loss
+
+    return model, step
+
+
+def one_rank_is_wrong(model):
+    if dist.get_rank() == 1:
+        model.second.weight.grad[0, 0] += 0.1
+
+
 def raises_on_rank_1(loss):
     if dist.get_rank() == 1:
         raise KeyError("no such batch")
@@ -308,6 +361,12 @@ def everything():
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
     found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
+    found["at a kink"] = asked(*at_a_kink())
+    found["at a kink, twice"] = asked(*at_a_kink(2.0))
+    found["little in float64"] = asked(*off_by(1.0001, "second.bias", torch.float64))
+    found["little in float32"] = asked(*off_by(0.9, "norm.bias", torch.float32))
+    found["clipped elsewhere"] = asked(*clipped_elsewhere())
+    found["one rank is wrong"] = asked(model, averaged(model, change=one_rank_is_wrong))
     found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
     found["rounded otherwise"] = asked(*rounded_otherwise_each_time())
     found["kept"] = asked(*reduced_from_the_second_time_on())
@@ -515,6 +574,48 @@ class CheckGradients(unittest.TestCase):
         self.assertNotIn("nor a multiple", report["text"])
         for low, high in re.findall(r"then ([\d.]+) to ([\d.]+) times", report["text"]):
             self.assertTrue(2.8 < float(low) <= 3 <= float(high) < 3.2, report["text"])
+
+    def test_backward_departs_where_shares_begin_that_nothing_adds_up(self):
+        def departs(*states):
+            places = [Place((f"m{i}", 0, 0), [(0, 1, 2)]) for i in range(len(states))]
+            for place, state in zip(places, states):
+                place.state = state
+            found = departure(places)
+            return found and (found[0], *(p and p.name for p in found[1:]))
+
+        # As with a skip around what is cut: there the shares are added to the skip's cotangent
+        self.assertEqual(departs("right", "shares", "wrong", "wrong"), ("shares", "m1", "m0"))
+        self.assertEqual(departs("right", "shares", "right", "wrong"), ("wrong", "m3", "m2"))
+        self.assertEqual(departs("wrong", "right"), ("wrong", "m0", None))
+        self.assertEqual(departs("right", "shares"), ("shares", "m1", "m0"))
+        self.assertIsNone(departs("right", "shares", "right"))
+
+    def test_at_a_kink_nothing_is_decided_of_that_parameter(self):
+        report = self.on_all_ranks("at a kink")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertEqual(report["undecided"], {"0.bias": "the loss has a kink here"})
+        report = self.on_all_ranks("at a kink, twice")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["2.bias"]], report["text"])
+        self.assertIn("p.grad is 2 times the derivative", report["text"])
+
+    def test_small_errors_in_small_gradients_are_found(self):
+        report = self.on_all_ranks("little in float64")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["second.bias"]])
+        self.assertIn("p.grad is 1.0001", report["text"])
+        report = self.on_all_ranks("little in float32")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["norm.bias"]])
+
+    def test_gradients_that_others_share_are_clipped_with_theirs(self):
+        report = self.on_all_ranks("clipped elsewhere")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertIn("saw the right norm", report["text"])
+
+    def test_a_factor_of_some_ranks_is_not_said_of_all(self):
+        report = self.on_all_ranks("one rank is wrong")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["second.weight"]])
+        text = " ".join(report["text"].split())
+        self.assertIn("p.grad over the derivative of the loss is 1 on ranks 0, 2. On rank 1 it is"
+                      " no multiple of it.", text)
 
     def test_what_is_kept_from_run_to_run_is_wrong(self):
         report = self.on_all_ranks("kept")

@@ -27,6 +27,7 @@ _CLEAR = 3  # times by how much ratios may be off: a common factor differs from 
 _LIKELY = 4  # times less than the room that they are given gradients are off by rounding
 BLIND = 0.1  # of a gradient: errors that are not seen are noted from this size on
 _FEW = 4  # parameters that are each moved by itself, where more is to be seen
+_AT_A_KINK = 8  # times the width of a kink that a gradient may be off by
 _ROUGHLY = 0.05  # relative: so well known, a factor may be that of other parameters
 _CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
 
@@ -50,9 +51,10 @@ class Finding:
 
     @property
     def factor(self):
-        """One number on all ranks, or None."""
+        """One number on all ranks that hold it, or None."""
         values = list(self.factors.values())
-        close = values and all(same_number(v, values[0]) for v in values)
+        close = values and self.factors.keys() >= self.said.keys() and all(
+            same_number(v, values[0]) for v in values)
         return sum(values) / len(values) if close else None
 
 
@@ -287,7 +289,7 @@ class Judge:
             holders = self._measuring.pieces[key].holders
             self._add(Finding(_kind_of([factor]), [self._name(key)],
                               {rank: factor for rank in holders}, keys=[key],
-                              said=found.values(key)))
+                              said=found.values(key), assumed=self._assumed_of(key, factor)))
 
     def _one(self, key, found):
         """A piece of which all copies say the same, and that is wrong."""
@@ -296,6 +298,8 @@ class Judge:
         again = self._resolved(key, _SEEDS[1])
         if again.agrees():  # along another direction it is right
             return self._undecide([key])
+        if self._has_kink(key):
+            return self._undecide([key], "the loss has a kink here")
         factor = _common(found, again)
         said = found.values(key)
         if factor is None and found.ratio() is None and not self._is_resolved(found):
@@ -305,12 +309,25 @@ class Judge:
             factor = factor or 0.0
             return self._add(Finding(_kind_of([factor]), [self._name(key)],
                                      {rank: factor for rank in said}, keys=[key], said=said,
-                                     right=self._right(key)))
+                                     right=self._right(key),
+                                     assumed=self._assumed_of(key, factor)))
         between = _between(found, again)
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
                           right=self._right(key), between=between or (),
                           is_no_multiple=between is None))
         return None
+
+    def _has_kink(self, key):
+        """Whether the slopes on both sides stay apart as moves get shorter, as at a ReLU's 0, and
+        p.grad is off by no more than a few times that: each element may be on either side."""
+        for seed in _SEEDS:
+            far, near = (self._measuring.measure([key], seed, size=size, alike=False)
+                         for size in (1, 0.25))
+            width = abs(near.sides[0] - near.sides[1])
+            if (width < max(0.5 * abs(far.sides[0] - far.sides[1]), 4 * near.resolution)
+                    or abs(near.total() - near.measured) > _AT_A_KINK * width):
+                return False
+        return True
 
     def _resolved(self, key, seed):
         """Of one piece, moved as far as gives the loss's derivative most exactly."""
@@ -371,6 +388,12 @@ class Judge:
             del self._measuring.pieces[p.key]
         return found is not None and found.agrees()
 
+    def _assumed_of(self, key, factor):
+        """As pieces these would be right."""
+        piece = self._measuring.pieces[key]
+        n = len(piece.holders)
+        return self._assumption(piece) if n > 1 and same_number(factor * n, 1.0) else ""
+
     def _assumption(self, piece):
         if piece.declared:
             return ""
@@ -426,7 +449,8 @@ class Judge:
         kind = _kind_of(factors.values()) if factors and alike else "other"
         self._add(Finding(kind, [piece.name], factors, words, keys=[key], is_no_multiple=True,
                           instead=instead, said=measurements[0].values(key),
-                          assumed="" if alike else self._assumption(piece)))
+                          assumed=self._assumed_of(key, next(iter(factors.values()), 0.0))
+                          if alike else self._assumption(piece)))
 
     @staticmethod
     def _what_it_is(key, measurements, others):
@@ -500,7 +524,7 @@ class Judge:
             found[f"the mean of {words} {whose}"] = {key: sums[key] / len(by_key[key])
                                                     for key in sums}
             for i, rank in enumerate(pieces[0].holders if len(holders) == 1 else ()):
-                found[f"{words} of rank {rank} alone"] = {key: values[i]
+                found[f"{words} on rank {rank}"] = {key: values[i]
                                                           for key, values in by_key.items()}
         return found
 

@@ -43,6 +43,7 @@ class Measurement:
     said: dict
     resolution: float
     rounding: float = 0.0
+    sides: tuple = ()  # the change on either side
 
     def total(self):
         return sum(self.of(key) for key in self.said)
@@ -182,6 +183,7 @@ class Measuring:
             for key, (value, norms) in row.items():
                 said[key][rank] = Said(value, norms)
         found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0)
+        found.sides = (losses[0] - self.base) / step, (self.base - losses[1]) / step
         weight, total = found.weight(), abs(found.total())
         if total > 0.5 * weight and abs(found.measured) < total:
             weight *= abs(found.measured) / total  # the curvature is the loss's, not p.grad's

@@ -370,7 +370,11 @@ def departure(places):
     asked = [p for p in places if p.state in ("right", "shares", "wrong")]
     wrong = next((i for i, p in enumerate(asked) if p.state == "wrong"), None)
     if wrong is not None:
-        return "wrong", asked[wrong], asked[wrong - 1] if wrong else None
+        first = wrong  # shares that nothing adds up are added to something else there
+        while first and asked[first - 1].state == "shares":
+            first -= 1
+        kind = "wrong" if first == wrong else "shares"
+        return kind, asked[first], asked[first - 1] if first else None
     last = max((i for i, p in enumerate(asked) if p.state == "right"), default=-1)
     shares = next((i for i, p in enumerate(asked) if i > last and p.state == "shares"), None)
     if shares is not None:

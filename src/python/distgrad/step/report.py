@@ -76,7 +76,8 @@ class GradientsReport:
         if self.disputed:
             return "disputed"
         decided = set(self.parameters) - set(self.undecided) - set(self.too_small)
-        return "right" if decided and not self.reason and not self.ambiguous else "undecided"
+        is_most = 2 * len(decided) >= len(self.parameters) > 0
+        return "right" if is_most and not self.reason and not self.ambiguous else "undecided"
 
     @property
     def right(self):
@@ -178,8 +179,11 @@ def factor_text(factor, counts):
     power = math.log2(factor) if factor > 0 else 0.0
     if not texts and power >= 8 and abs(power - round(power)) < 1e-4:
         texts = [f"2^{round(power)}"]
-    return f"{factor:.4g} times the derivative of the loss" + (f": {' or '.join(texts)}" if texts
-                                                              else "")
+    text = f"{factor:.4g}"
+    if text == "1":
+        text = f"{factor:.8g}"
+    return f"{text} times the derivative of the loss" + (f": {' or '.join(texts)}" if texts
+                                                         else "")
 
 
 def by_ranks(factors):

@@ -71,14 +71,25 @@ def named_parameters(model):
             if p.requires_grad and local_of(p).numel()}
 
 
-def described(parameters):
+def described(parameters, model):
     """What `pieces` wants to know of this rank's named_parameters(): plain values, to be sent to
     all ranks."""
-    found = {}
+    found, of_ddp = {}, _of_ddp(model)
     for name, p in parameters.items():
         local = local_of(p.detach())
         found[name] = {"shape": tuple(local.shape), "at": _offset(p), "digest": digest(local),
+                       "is_copy": bool(_mesh(p)) or id(p) in of_ddp,
                        "mesh": _mesh(p), "is_constant": bool((local == local.flatten()[0]).all())}
+    return found
+
+
+def _of_ddp(model):
+    """ids of the parameters that DistributedDataParallel keeps equal."""
+    found = set()
+    for module in model.modules():
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            found |= {id(p) for name, p in module.module.named_parameters()
+                      if name not in module.parameters_to_ignore}
     return found
 
 
@@ -101,7 +112,7 @@ def pieces(by_rank, copies=(), apart=()):
             key = (value, rows[0]["at"]) if value and not matches(name, apart) else holders[0]
             joined.setdefault(key, (rows[0]["shape"], value, rows[0]["is_constant"], []))[3].extend(
                 holders)
-        declared = matches(name, (*copies, *apart)) or any(rows[name]["mesh"] for rows in by_rank
+        declared = matches(name, (*copies, *apart)) or any(rows[name]["is_copy"] for rows in by_rank
                                                            if name in rows)
         for index, (shape, value, is_constant, holders) in enumerate(joined.values()):
             found.append(Piece(name, index, shape, tuple(sorted(holders)), value, is_constant,

@@ -73,7 +73,7 @@ class Clipping:
         # Of each call (norm that was seen, most that it was to be, line, which norm, names)
         self.calls = []
         self.changed = []  # names of parameters whose gradients were changed after that
-        self._names = {id(p): name for name, p in parameters.items()}
+        self._parameters = parameters
         self._kind = 2.0  # of norm
         self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
         self._after = {}  # {id of a parameter: the norm of its gradient after that}
@@ -92,11 +92,12 @@ class Clipping:
         def noted(parameters, max_norm, total_norm, *args, **kwargs):
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
-            names = [self._names[id(p)] for p in parameters if id(p) in self._names]
+            known = self._known(parameters)
+            names = [name for name, _ in known]
             self.calls.append((float(norm), float(max_norm), place(), self._kind, names))
             factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
             done = self._original(parameters, max_norm, total_norm, *args, **kwargs)
-            for p in parameters:
+            for _, p in known:
                 self._factors[id(p)] = self._factors.get(id(p), 1.0) * factor
                 self._after[id(p)] = _norm(p)
             return done
@@ -109,6 +110,13 @@ class Clipping:
         for home, name, before in self._before:
             setattr(home, name, before)
 
+    def _known(self, parameters):
+        """[(name, parameter)] of those whose gradients these have: others may share them."""
+        at = {_place_of(p.grad) for p in parameters if p.grad is not None}
+        ids = set(map(id, parameters))
+        return [(name, p) for name, p in self._parameters.items()
+                if id(p) in ids or p.grad is not None and _place_of(p.grad) in at]
+
     def factor(self, p):
         """What the gradient was multiplied by, where nothing was done with it afterwards."""
         return self._factors.get(id(p), 1.0) if self.is_last(p) else 1.0
@@ -116,6 +124,11 @@ class Clipping:
     def is_last(self, p):
         """Whether nothing was done with the gradient since it was clipped, if it was."""
         return id(p) not in self._after or self._after[id(p)] == _norm(p)
+
+
+def _place_of(gradient):
+    local = local_of(gradient)
+    return local.data_ptr(), local.shape
 
 
 def _norm(p):

@@ -70,4 +70,4 @@ def clipping_text(seen, norm):
 
 
 def _capital(text):
-    return text[:1].upper() + text[1:]
+    return text if text.startswith("p.grad") else text[:1].upper() + text[1:]
