@@ -156,7 +156,8 @@ class Diagnosis(unittest.TestCase):
         for case in self.cases["not_waited_for"]:
             self.assertEqual(case["findings"][0]["rule"], "nondeterministic")
             warnings = [w["text"] for w in case["warnings"]]
-            self.assertRegex(" ".join(warnings), r"all_reduce \(mistakes.py:\d+\) is not waited for")
+            self.assertRegex(" ".join(warnings),
+                             r"all_reduce \(mistakes.py:\d+\) is not waited for")
 
     def check(self, case, finding, step, text, formula):
         if finding is None:
