@@ -355,6 +355,9 @@ class Measurement:
                 return rows + [None] * (len(probes) - len(rows)), raised
             raised.append((probe, causes[0]))
             rows.append(None)
+            if self._session.last_unwaited():  # messages on their way: they would come next time
+                self._session.note_broken(failures)
+                return rows + [None] * (len(probes) - len(rows)), raised
         return rows, raised
 
     # -- probes

@@ -513,6 +513,20 @@ def not_waited_for(g, x):
     dist.all_reduce(given, group=group(), async_op=True)
     return given
 
+
+def sends_and_refuses(g, x):
+    """What was sent before it raised would be received by the next backward."""
+    ranks = dist.get_process_group_ranks(group())
+    at = ranks.index(dist.get_rank())
+    came = torch.empty(g.shape, dtype=g.dtype)
+    sent = dist.isend(g.contiguous(), ranks[at - 1], group())
+    if g.stride() == g.t().contiguous().t().stride() and not g.is_contiguous():
+        raise ValueError("must not be transposed")
+    dist.recv(came, ranks[(at + 1) % len(ranks)], group())
+    sent.wait()
+    return reduced(g)
+
+
 def behaving(name, backward, finding, *words, **more):
     return Case(name, function(reduced, backward), matrix, finding, words=words, **more)
 
@@ -535,6 +549,9 @@ BEHAVIOURS = [
     behaving("order of memory", in_memory_order, "contiguity", "transposed"),
     behaving("refuses what is not contiguous", needs_contiguous, "contiguity", "must be contiguous",
              breaks=True),
+    behaving("sends, and refuses what is transposed", sends_and_refuses, "contiguity",
+             "is not contiguous (transposed): ValueError: must not be transposed", ranks=(3,),
+             absent=("sliced", "expanded"), breaks=True),
     behaving("the last cotangent", last_cotangent, "stale-or-aliased",
              "depends on the backward that ran before"),
     Case("the last operand", last_operand, matrix, "stale-or-aliased",
