@@ -193,6 +193,41 @@ def at_a_kink(factor=1.0):
     return model, step
 
 
+def pieces_off_by_rank():
+    """Each rank has a piece of its own, and multiplies its gradient by 2 more than its rank."""
+    model = nn.Linear(4, 2).double()
+    nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(dist.get_rank()))
+    nn.init.normal_(model.bias, generator=torch.Generator().manual_seed(9 + dist.get_rank()))
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(20)).double()
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            p.grad *= 2 + dist.get_rank()
+        return loss
+
+    return model, step
+
+
+def not_divided():
+    """Two micro-batches, of whose losses the mean is returned."""
+    model = nn.parallel.DistributedDataParallel(Model().double())
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        total = 0
+        for part in x:
+            loss = model(part).square().mean()
+            loss.backward()
+            total = total + loss.detach()
+        return total / 2
+
+    return model, step
+
+
 def off_by(factor, name, dtype):
     """A model in whose step one small gradient is wrong."""
     model = Model().to(dtype)
@@ -361,6 +396,8 @@ def everything():
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
     found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
+    found["pieces off by rank"] = asked(*pieces_off_by_rank(), "sum")
+    found["not divided"] = asked(*not_divided())
     found["at a kink"] = asked(*at_a_kink())
     found["at a kink, twice"] = asked(*at_a_kink(2.0))
     found["little in float64"] = asked(*off_by(1.0001, "second.bias", torch.float64))
@@ -597,6 +634,18 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("at a kink, twice")
         self.assertEqual([w["parameters"] for w in report["wrong"]], [["2.bias"]], report["text"])
         self.assertIn("p.grad is 2 times the derivative", report["text"])
+
+    def test_pieces_that_are_wrong_each_in_its_way_are_told_with_their_ranks(self):
+        report = self.on_all_ranks("pieces off by rank")
+        self.assertEqual([w["text"][0] for w in report["wrong"]], [
+            "On rank 0 p.grad is 2 times the derivative of the loss.",
+            "On rank 1 p.grad is 3 times the derivative of the loss: the number of ranks.",
+            "On rank 2 p.grad is 4 times the derivative of the loss."])
+
+    def test_a_factor_that_is_the_number_of_backward_passes_is_said_to_be(self):
+        report = self.on_all_ranks("not divided")
+        self.assertEqual([w["text"][0] for w in report["wrong"]], [
+            "p.grad is 2 times the derivative of the loss: the number of backward passes."])
 
     def test_small_errors_in_small_gradients_are_found(self):
         report = self.on_all_ranks("little in float64")

@@ -62,6 +62,7 @@ class _Check:
         first, before, again, unwaited = self._first_run()
         with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
+            self._passes = max(runs.gather(runs.begun()))
             clipping.changed = [n for n, p in runs.parameters.items() if not clipping.is_last(p)]
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
@@ -149,7 +150,12 @@ class _Check:
                                " clipping to that norm")
             findings = []
         counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
-        report.wrong += [described_finding(finding, counts) for finding in findings]
+        holders = {piece.key: piece.holders for piece in known}
+        for finding in findings:
+            is_split = any(other is not finding and set(other.names) & set(finding.names)
+                           for other in findings)
+            ranks = sorted({rank for key in finding.keys for rank in holders[key]})
+            report.wrong.append(described_finding(finding, counts, ranks if is_split else ()))
         self._judge_clipping(report, known, gradients, clipping, shared)
         report.undecided = judgement.undecided
         report.too_small = list(dict.fromkeys(judgement.too_small))

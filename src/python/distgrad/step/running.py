@@ -171,6 +171,10 @@ class Runs(Repeated):
         self._state.put_back()
         self._state.put_gradients_back()
 
+    def begun(self):
+        """How often the last whole run began backward on this rank."""
+        return self._begins_at[2]
+
     def found_gradients(self):
         """{name: a copy of this rank's gradient, None where there is none}, of the last run."""
         return {name: gradient_of(p) for name, p in self.parameters.items()}

@@ -7,30 +7,31 @@ from .judging import same_number
 from .report import Wrong, by_ranks, factor_text
 
 
-def described(finding, counts):
+def described(finding, counts, holders=()):
     """A Wrong of a judging.Finding. counts: {name: number}, of what a factor may be the number
-    of."""
+    of; holders: ranks, if it is to be said on which."""
     text = []
+    on = f"On {ranks_text(holders)} " if holders else ""
     factor, ranks = finding.factor, sorted(finding.factors)
     counts = {**counts, "ranks that hold it": len(finding.said) if ranks else 0}
     if counts["ranks that hold it"] == counts["ranks"]:
         del counts["ranks that hold it"]
     if finding.kind == "zero":
-        text.append("p.grad is zero, or None, and the derivative of the loss is not.")
+        text.append(f"{on}p.grad is zero, or None, and the derivative of the loss is not.")
     elif factor is not None:
-        text.append(f"p.grad is {factor_text(factor, counts)}.")
+        text.append(f"{on}p.grad is {factor_text(factor, counts)}.")
     elif finding.factors:
         text.append(f"p.grad over the derivative of the loss is {by_ranks(finding.factors)}.")
         if finding.is_no_multiple and (missing := sorted(set(finding.said) - set(ranks))):
             text.append(f"On {ranks_text(missing)} it is no multiple of it.")
     elif finding.is_no_multiple:
-        text.append("p.grad is not the derivative of the loss, nor a multiple of it.")
+        text.append(f"{on}p.grad is not the derivative of the loss, nor a multiple of it.")
     elif finding.between:
         low, high = finding.between
-        text.append("p.grad is not the derivative of the loss. If it is a multiple of it, then"
+        text.append(f"{on}p.grad is not the derivative of the loss. If it is a multiple of it, then"
                     f" {low:.3g} to {high:.3g} times.")
     else:
-        text.append("p.grad is not the derivative of the loss.")
+        text.append(f"{on}p.grad is not the derivative of the loss.")
     if finding.instead:
         text.append(f"It is {finding.instead}.")
     if finding.right:
