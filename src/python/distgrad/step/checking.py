@@ -234,10 +234,10 @@ class _Check:
                                " three digits: computed in float32, more can be decided")
 
     def _note_blind(self, judgement, measuring):
-        told = {name for finding in judgement.findings for name in finding.names}
-        told |= {*judgement.undecided, *judgement.too_small}
+        judged = {name for finding in judgement.findings for name in finding.names}
+        judged |= {*judgement.undecided, *judgement.too_small}
         blind = sorted(((share, name) for name, share in judgement.blind.items()
-                        if share > BLIND and name not in told), reverse=True)
+                        if share > BLIND and name not in judged), reverse=True)
         if blind:
             self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
                                + _some([f"{share:.0%} in {name}" for share, name in blind])
