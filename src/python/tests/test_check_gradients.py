@@ -261,6 +261,11 @@ def one_rank_is_wrong(model):
         model.second.weight.grad[0, 0] += 0.1
 
 
+def not_finite_on_rank_1(model):
+    if dist.get_rank() == 1:
+        model.second.weight.grad[0, 0] = float("nan")
+
+
 def raises_on_rank_1(loss):
     if dist.get_rank() == 1:
         raise KeyError("no such batch")
@@ -398,6 +403,8 @@ def everything():
     found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
     found["pieces off by rank"] = asked(*pieces_off_by_rank(), "sum")
     found["not divided"] = asked(*not_divided())
+    found["losses of their own"] = asked(model, averaged(model), "replicated")
+    found["not finite on rank 1"] = asked(model, averaged(model, change=not_finite_on_rank_1))
     found["at a kink"] = asked(*at_a_kink())
     found["at a kink, twice"] = asked(*at_a_kink(2.0))
     found["little in float64"] = asked(*off_by(1.0001, "second.bias", torch.float64))
@@ -646,6 +653,15 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("not divided")
         self.assertEqual([w["text"][0] for w in report["wrong"]], [
             "p.grad is 2 times the derivative of the loss: the number of backward passes."])
+
+    def test_losses_that_are_not_one_are_noted(self):
+        words = "the ranks' losses are not one"
+        self.assertIn(words, "".join(self.on_all_ranks("losses of their own")["notes"]))
+        self.assertNotIn(words, "".join(self.on_all_ranks("loss not waited for")["notes"]))
+
+    def test_gradients_that_are_not_finite_are_named_with_their_ranks(self):
+        self.assertIn("the gradients of second.weight are not finite on rank 1",
+                      self.on_all_ranks("not finite on rank 1")["text"])
 
     def test_small_errors_in_small_gradients_are_found(self):
         report = self.on_all_ranks("little in float64")

@@ -9,7 +9,7 @@ from typing import Callable, Union
 import torch
 
 from ..ranks.unwaited import told
-from ..words import some
+from ..words import ranks_text, some
 from .holding import HeldInStep
 from .judging import BLIND, Judge
 from .measuring import Measuring
@@ -23,6 +23,7 @@ from .wording import clipping_text, is_clipped
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
+_UNLIKE = 0.01  # relative: losses that differ by more are not one that was rounded otherwise
 _SAME = 1e-6  # relative: of the losses of two runs
 _CHANGED = 0.05  # likewise, of a gradient that was not computed in float64 throughout
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
@@ -92,6 +93,7 @@ class _Check:
             report.undecide("no parameter requires a gradient on any rank")
             return report
         self._note_copies(known)
+        self._note_unlike_losses(losses)
         if changed and unwaited:
             report.wrong.append(Wrong("nondeterministic", changed, {}, [
                 f"{text[:1].upper()}{text[1:]}. Where that is waited for, p.grad is another one."
@@ -110,8 +112,10 @@ class _Check:
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
                      for name, g in gradients.items()}
         clipping.changed = _all(runs.gather(clipping.changed))
-        if bad := self._not_finite(gradients):
-            report.undecide(f"the gradients of {', '.join(bad[:5])} are not finite")
+        names, ranks = self._not_finite(gradients)
+        if names:
+            report.undecide(f"the gradients of {_some(names)} are not finite on"
+                            f" {ranks_text(ranks)}")
             return report
         measuring = Measuring(runs, known, gradients, base, self._dtypes)
         judgement = Judge(measuring, lambda: self._alternatives(gradients),
@@ -259,9 +263,21 @@ class _Check:
                                " ranks that hold them")
 
     def _not_finite(self, gradients):
-        bad = [name for name, g in gradients.items()
-               if g is not None and not bool(torch.isfinite(g).all())]
-        return _all(self._runs.gather(bad))
+        """Names of parameters, and ranks."""
+        bad = self._runs.gather([name for name, g in gradients.items()
+                                 if g is not None and not bool(torch.isfinite(g).all())])
+        return _all(bad), [rank for rank, names in enumerate(bad) if names]
+
+    def _note_unlike_losses(self, losses):
+        """Of ranks that are said to compute one loss."""
+        values = {rank: x[0] if isinstance(x, tuple) else x for rank, x in enumerate(losses)
+                  if x is not None}
+        most = max(map(abs, values.values()))
+        if self._options.objective == "replicated" and (
+                max(values.values()) - min(values.values()) > _UNLIKE * most):
+            self._notes.append("the ranks' losses are not one (" + ", ".join(
+                f"{x:.6g} on rank {rank}" for rank, x in list(values.items())[:4]) + "): their mean"
+                               " was taken")
 
     # -- once something is wrong
 
