@@ -94,7 +94,7 @@ RankDump read_json_dump(const std::string& path) {
                     shown, kLargestFile >> 20));
   const Json json = parse_strict_json(file.text(), shown);
   if (!json.is_object()) throw UserError(shown + ": not an object of gradients");
-  if (json.contains("tool") && json.contains("cases") && json["cases"].is_array())
+  if (json.contains("tool") && json["tool"].is_object() && json.contains("cases"))
     throw UserError(shown +
                     ": a report of cases, which has no gradients; docs/ci.md compares two"
                     " reports with jq");

@@ -15,6 +15,11 @@ def some(names, most):
     return ", ".join(names[:most]) + more
 
 
+def capitalized(text):
+    """Returns the text with its first letter large, and the others as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def count(n, what):
     """ "1 rank", "2 ranks"."""
     return f"{n} {what}" + ("" if n == 1 else "s")

@@ -49,7 +49,7 @@ class Failure:
 
 @dataclass
 class Result:
-    """What a plan gave on one rank: a value for each probe that was done, and why it ended early.
+    """A plan gave this on one rank: a value for each probe that was done, and why it ended early.
     unwaited holds the texts of asynchronous calls that this rank did not wait for."""
 
     values: list = field(default_factory=list)
@@ -104,8 +104,7 @@ class Executor:
         """Result of one of the actions below."""
         result, start = Result(), time.monotonic()
         self._doing = "forward"
-        self._works = Unwaited()
-        self._works.waited_for = self._waited_for
+        self._works = Unwaited(self._waited_for)
         try:
             with self._team.watch.one_plan(), self._works:
                 for value in getattr(self, action)(*arguments):

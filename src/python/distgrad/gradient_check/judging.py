@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ..words import ranks_text
+from ..words import capitalized, ranks_text
 from .backward import Oddity
 from .blocks import Pair
 from .conventions import OneLoss
@@ -65,7 +65,7 @@ class Judgement:
         self.formulas, self.legends = {}, []
         self.right_for = []  # texts
         self.roundings = set()  # dtypes whose roundings are findings
-        self.notes = [f"{_capital(o.text)}." for o in backward.oddities if not o.is_wrong]
+        self.notes = [f"{capitalized(o.text)}." for o in backward.oddities if not o.is_wrong]
         self._room_of_all = self._rooms()
         self.is_linear = backward.is_linear or self._is_linear_but_for_roundings()
 
@@ -670,7 +670,3 @@ def _element(name, shape, number):
     """ "x[2, 0]"; of a shape that is not known the number is the index."""
     index = torch.unravel_index(torch.tensor(number), shape) if shape else [number]
     return f"{name}{[int(i) for i in index]}"
-
-
-def _capital(text):
-    return text[:1].upper() + text[1:]

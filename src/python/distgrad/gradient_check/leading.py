@@ -2,6 +2,7 @@
 
 import re
 
+from ..words import capitalized
 from .executor import Executor
 from .passes import CannotCheck, Check
 from .report import GradcheckReport
@@ -41,8 +42,8 @@ def _lead(team, executor, options):
     try:
         report = wanted.run()
     except Broken as broken:
-        # What a rank does not wait for may be what another one waits for in vain.
-        calls = [f"{text[:1].upper()}{text[1:]}." for text in session.last_unwaited()]
+        # Another rank may wait in vain for a message that this one began and forgot.
+        calls = [f"{capitalized(text)}." for text in session.last_unwaited()]
         report = GradcheckReport("error", team.size, errors=_errors(broken.failures),
                                  notes=list(dict.fromkeys([*wanted.notes, *calls])))
     except CannotCheck as error:

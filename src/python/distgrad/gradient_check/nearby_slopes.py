@@ -103,7 +103,7 @@ class NearbySlopes:
         found = []
         count = min(_MOST_POINTS // 2, max(4, _MOST_STIRRED // (len(self._sizes) + 1)))
         moves = self._apart / STEPS * self._directions(count // 4)[:count]
-        # What comes of the inputs alone is no further apart than these moves.
+        # A step must not reach from one kink of the inputs to the next: these are as near as moves.
         step = self._apart / STEPS / (STEPS if self._is_quiet else 1)
         for i, point in enumerate(moves):
             slopes, rows = self._slopes_at(point[None], step, (self._apart, i))

@@ -6,7 +6,7 @@ from typing import Optional
 
 import torch
 
-from ..words import ranks_text
+from ..words import capitalized, ranks_text
 from . import backward, forward, nearby_slopes
 from .conventions import Convention
 from .coordinates import Coordinates, Tensor
@@ -114,7 +114,7 @@ class Check:
             self._races = [Finding("nondeterministic",
                                    f"{calls}; waiting for it gives another result", ranks=apart)]
         else:
-            self._note(f"{calls[0].upper()}{calls[1:]}.")
+            self._note(f"{capitalized(calls)}.")
         return again
 
     def _frozen_somewhere(self, by_rank):

@@ -4,7 +4,7 @@ import textwrap
 from dataclasses import asdict, dataclass, field
 from typing import Optional
 
-from ..words import titled
+from ..words import capitalized, titled
 
 _WIDTH = 100
 
@@ -160,7 +160,7 @@ def _finding_lines(finding):
         lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ",
                                subsequent_indent="    ")
     lines += [f"  {line}" for line in finding.details]
-    text = finding.text[:1].upper() + finding.text[1:] + "."
+    text = capitalized(finding.text) + "."
     if not finding.linear and finding.right:
         text += " It is not linear in the cotangents; the formula is that of single ones."
     return lines + textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ")

@@ -49,7 +49,8 @@ class Session:
         return told([sorted(texts - self._waited_for) for texts in self._unwaited])
 
     def last_unwaited(self):
-        """As unwaited(), of the last action alone, and of all: messages are never waited for."""
+        """Returns such sentences on the last action alone, those on calls that wait_for_calls()
+        knows among them: messages are never waited for."""
         return told(self._last_unwaited)
 
     def wait_for_calls(self):

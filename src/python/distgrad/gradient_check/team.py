@@ -92,8 +92,8 @@ class Team:
         waiting = (Waiting(self._control.store, str(self._check), self.rank, self.size,
                            self._where_now, self._break_those_in)
                    if self.gives_up_by_itself() and is_main_thread() else None)
-        self.watch = Watch(self._report_late, self._break, timeout_s, waiting,
-                           None if self.gives_up_by_itself() else self._break_with_others)
+        self.watch = Watch(self._report_late, self._leave, timeout_s, waiting,
+                           None if self.gives_up_by_itself() else self._leave_with_others)
         self._timeouts = []
 
     def __enter__(self):
@@ -228,25 +228,26 @@ class Team:
             if name in names:
                 _break(group, dist.get_rank(group), dist.get_world_size(group))
 
-    def _break(self):
-        """NCCL's watchdog ends the process of a rank whose peer has gone: all ranks leave at once.
-        """
-        if self.gives_up_by_itself():
-            _break(self.group, self.rank, self.size)
-            return
-        with contextlib.suppress(RuntimeError):
-            self._control.store.set(self._key("break at"), str(time.time() + _TOGETHER_S))
-        self._break_with_others()
+    def _leave(self):
+        """Breaks the group under test. NCCL's watchdog ends the process of a rank whose peer has
+        gone, so that all ranks leave at once."""
+        if not self.gives_up_by_itself():
+            if self._leave_with_others():
+                return
+            with contextlib.suppress(RuntimeError):
+                self._control.store.set(self._key("break at"), str(time.time() + _TOGETHER_S))
+            time.sleep(_TOGETHER_S)
+        _break(self.group, self.rank, self.size)
 
-    def _break_with_others(self):
-        """True where some rank has said when."""
+    def _leave_with_others(self):
+        """Breaks it where some rank has said when. Returns whether one has."""
         with contextlib.suppress(RuntimeError):
             key = self._key("break at")
-            if not self._control.store.check([key]):
-                return False
-            time.sleep(max(0.0, float(self._control.store.get(key)) - time.time()))
-        _break(self.group, self.rank, self.size)
-        return True
+            if self._control.store.check([key]):
+                time.sleep(max(0.0, float(self._control.store.get(key)) - time.time()))
+                _break(self.group, self.rank, self.size)
+                return True
+        return False
 
     def gives_up_by_itself(self):
         """Whether a collective of the group under test raises when it has waited too long."""
@@ -257,7 +258,7 @@ class Team:
         """After a failure of this rank: the others may be waiting for it, and cannot be asked. At
         once where a connection is closed already."""
         grace = 0 if failure is not None and failure.is_echo else _GRACE_S
-        timer = threading.Timer(grace, self._break)
+        timer = threading.Timer(grace, self._leave)
         timer.daemon = True
         if failure is not None and self.size > 1:
             timer.start()

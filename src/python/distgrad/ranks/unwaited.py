@@ -36,8 +36,8 @@ class Unwaited:
     """Inside it, calls are noted. Those of `waited_for`, texts of collectives, are waited for at
     once."""
 
-    def __init__(self):
-        self.waited_for = ()
+    def __init__(self, waited_for=()):
+        self.waited_for = waited_for
         self._begun = []  # (Work, text): none is freed, so that no other one takes its id
         self._waited = set()
         self._before = []

@@ -9,7 +9,7 @@ from typing import Callable, Union
 import torch
 
 from ..ranks.unwaited import told
-from ..words import ranks_text, some
+from ..words import capitalized, ranks_text, some
 from .holding import HeldInStep
 from .judging import BLIND, Judge
 from .measuring import Measuring
@@ -64,7 +64,6 @@ class _Check:
         with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
             self._passes = max(runs.gather(runs.begun()))
-            clipping.changed = [n for n, p in runs.parameters.items() if not clipping.is_last(p)]
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
@@ -96,7 +95,7 @@ class _Check:
         self._note_unlike_losses(losses)
         if changed and unwaited:
             report.wrong.append(Wrong("nondeterministic", changed, {}, [
-                f"{text[:1].upper()}{text[1:]}. Where that is waited for, p.grad is another one."
+                f"{capitalized(text)}. Where that is waited for, p.grad is another one."
                 for text in unwaited]))
         elif changed:
             report.parameters = list(dict.fromkeys(piece.name for piece in known))
@@ -111,7 +110,6 @@ class _Check:
                    for name, p in runs.parameters.items()}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
                      for name, g in gradients.items()}
-        clipping.changed = _all(runs.gather(clipping.changed))
         names, ranks = self._not_finite(gradients)
         if names:
             report.undecide(f"the gradients of {_some(names)} are not finite on"
@@ -263,13 +261,13 @@ class _Check:
                                " ranks that hold them")
 
     def _not_finite(self, gradients):
-        """Names of parameters, and ranks."""
+        """Returns the names of parameters whose gradients are not, and the ranks that have them."""
         bad = self._runs.gather([name for name, g in gradients.items()
                                  if g is not None and not bool(torch.isfinite(g).all())])
         return _all(bad), [rank for rank, names in enumerate(bad) if names]
 
     def _note_unlike_losses(self, losses):
-        """Of ranks that are said to compute one loss."""
+        """Says so where ranks that are said to compute one loss have others."""
         values = {rank: x[0] if isinstance(x, tuple) else x for rank, x in enumerate(losses)
                   if x is not None}
         most = max(map(abs, values.values()))
@@ -326,11 +324,11 @@ class _Check:
         every = self._runs.gather(clipping.calls)
         if len({len(calls) for calls in every}) > 1:
             return
-        is_right = False
+        changed, is_right = _all(self._runs.gather(clipping.changed)), False
         for calls in zip(*every):
             names = list(dict.fromkeys(name for *_, names in calls for name in names))
             pieces_of_call = [p for p in known if p.name in names]
-            if later := [name for name in names if name in clipping.changed]:
+            if later := [name for name in names if name in changed]:
                 self._notes.append(f"p.grad of {_some(later)} is changed after clip_grad_norm_"
                                    f" ({calls[0][2]}) saw its norm: that norm was not judged")
                 continue

@@ -126,7 +126,8 @@ class Judge:
             self._across(every)
 
     def _note_blind(self, found, unseen):
-        """Both the loss and the gradients may be off by the resolution."""
+        """Notes what error would not have been seen: what was measured may itself be off by the
+        resolution."""
         for key in found.said:
             if key not in unseen and found.of(key):
                 name, share = self._name(key), 2 * found.resolution / abs(found.of(key))
@@ -152,15 +153,22 @@ class Judge:
         if found.agrees():
             return self._note_blind(found, [])
         again = self._far(keys, _SEEDS[1])
-        if all(abs(m.measured - m.total()) > _CONFIRMED_BY * m.resolution for m in (found, again)):
+        if _is_off(found) and _is_off(again):
             return self._wrong(keys, found)
         return None
 
     def _far(self, keys, seed):
-        """A measurement whose resolution is that of two sizes of one move."""
-        far, near = (self._measuring.measure(keys, seed, size=size) for size in (4, 2))
-        near.resolution = self._measuring.noise / (2 * self._measuring.step) + abs(
-            far.measured - near.measured) + near.rounding
+        near = self._half_of(self._measuring.measure(keys, seed, size=4), keys, seed, 4)
+        near.resolution += near.rounding
+        return near
+
+    def _half_of(self, far, keys, seed, size, alike=True):
+        """Returns the measurement of half this move, of `size`. Its resolution is the noise and
+        what both differ by, without what gradients are off by rounding."""
+        measuring = self._measuring
+        near = measuring.measure(keys, seed, size=size / 2, alike=alike)
+        near.resolution = 2 * measuring.noise / (size * measuring.step) + abs(
+            far.measured - near.measured)
         return near
 
     def _across(self, keys):
@@ -183,10 +191,7 @@ class Judge:
         far = self._measuring.measure(keys, seed, alike=None, size=size)
         if far.agrees():
             return False
-        near = self._measuring.measure(keys, seed, alike=None, size=size / 2)
-        room = abs(far.measured - near.measured) + 2 * self._measuring.noise / (
-            size * self._measuring.step)
-        return abs(near.measured - near.total()) > _CONFIRMED_BY * room
+        return _is_off(self._half_of(far, keys, seed, size, alike=None))
 
     def _rough(self, keys):
         """No direction gave a derivative."""
@@ -197,9 +202,7 @@ class Judge:
 
     def _small(self, keys):
         """What cannot be seen with a move of the usual size, moved further."""
-        far, near = (self._measuring.measure(keys, _SEEDS[2], size=size) for size in (8, 4))
-        near.resolution = self._measuring.noise / (4 * self._measuring.step) + abs(
-            far.measured - near.measured)
+        near = self._half_of(self._measuring.measure(keys, _SEEDS[2], size=8), keys, _SEEDS[2], 8)
         unseen = near.unseen()
         if near.agrees():
             self._note_blind(near, unseen)
@@ -318,8 +321,9 @@ class Judge:
         return None
 
     def _has_kink(self, key):
-        """Whether the slopes on both sides stay apart as moves get shorter, as at a ReLU's 0, and
-        p.grad is off by no more than a few times that: each element may be on either side."""
+        """Returns whether the slopes on both sides stay apart as moves get shorter, as at a ReLU's
+        0, and p.grad is off by no more than a few times that: each element may be on either
+        side."""
         for seed in _SEEDS:
             far, near = (self._measuring.measure([key], seed, size=size, alike=False)
                          for size in (1, 0.25))
@@ -335,11 +339,10 @@ class Judge:
         for size in (1, 4, 16):
             if best.ratio() is not None:
                 break
-            far, near = (self._measuring.measure([key], seed, size=s, alike=False)
-                         for s in (size, size / 2))
+            far = self._measuring.measure([key], seed, size=size, alike=False)
+            near = self._half_of(far, [key], seed, size, alike=False)
             near.rounding /= _LIKELY
-            near.resolution = (2 * self._measuring.noise / (self._measuring.step * size)
-                               + abs(far.measured - near.measured) + near.rounding)
+            near.resolution += near.rounding
             if near.resolution < best.resolution:
                 best = near
         return best
@@ -389,7 +392,8 @@ class Judge:
         return found is not None and found.agrees()
 
     def _assumed_of(self, key, factor):
-        """As pieces these would be right."""
+        """Returns the assumption that these are copies, where the factor is what p.grad of pieces
+        would be off by."""
         piece = self._measuring.pieces[key]
         n = len(piece.holders)
         return self._assumption(piece) if n > 1 and same_number(factor * n, 1.0) else ""
@@ -494,8 +498,8 @@ class Judge:
 
     @staticmethod
     def _better(candidates, measurements, every):
-        """Those that are much nearer to what was measured than what p.grad says: a small part of
-        the whole may be wrong."""
+        """Returns the candidates that are much nearer to what was measured than p.grad is: these
+        are held to a share of the whole, and only a small part of it may be wrong."""
         off = {words: sum(abs(sum(values[words].values()) - m.measured)
                           for m, values in zip(measurements, every)) for words in candidates}
         most = sum(abs(m.total() - m.measured) for m in measurements) / _CONFIRMED_BY
@@ -559,10 +563,16 @@ class Judge:
 
 
 def _of(holders, text):
-    """What is said of all pieces' holders, of these: a sum over one rank is that rank's."""
+    """Returns a text on all pieces' holders as one on these: a sum over one rank is that rank's.
+    """
     if len(holders) > 1:
         return text.replace(_HOLDERS, ranks_text(holders))
     return re.sub(rf"the (sum|mean) of (.*) over {_HOLDERS}", rf"\2 on {ranks_text(holders)}", text)
+
+
+def _is_off(found):
+    """Returns whether the gradients are off by clearly more than the measurement may be."""
+    return abs(found.measured - found.total()) > _CONFIRMED_BY * found.resolution
 
 
 def _kind_of(factors):
@@ -608,14 +618,15 @@ def _common(first, second):
 
 
 def _both(a, b):
-    """What is in two intervals, or None."""
+    """Returns the interval that two intervals share, or None."""
     low, high = max(a[0], b[0]), min(a[1], b[1])
     return (low, high) if low <= high else None
 
 
 def _between(*measurements):
-    """What p.grad is at least and at most times the derivative, of several directions, if it is a
-    multiple of it; () where one of them says nothing, None where there is no such number."""
+    """Returns the least and the most that p.grad may be times the derivative, if it is a multiple
+    of it along all of these directions; () where one of them says nothing, None where there is no
+    such number."""
     found = float("-inf"), float("inf")
     for m in measurements:
         if abs(m.measured) <= 2 * (m.resolution - m.rounding):

@@ -94,19 +94,19 @@ class Runs(Repeated):
         self.loss_dtypes = set()  # texts, of tensors that step() returned here
 
     def run_as_it_is(self, gradients=None):
-        """As run(). Returns (loss, {name: p.grad when step() returned, a copy}, by rank the texts
-        of asynchronous calls that it did not wait for)."""
-        loss = self.run(gradients, keeps=True)
-        return loss, self._at_return, self.gather(self._unwaited)
+        """Runs as run() does. Returns (loss, {name: p.grad when step() returned, a copy}, by rank
+        the texts of asynchronous calls that it did not wait for)."""
+        found = {}
+        loss = self.run(gradients, lambda: found.update(self.found_gradients()))
+        return loss, found, self.gather(self._unwaited)
 
-    def run(self, gradients=None, keeps=False):
+    def run(self, gradients=None, at_return=lambda: None):
         """The declared loss, as a float64. gradients: {name: tensor or None}, that p.grad is set to
-        before; None: no parameter has one."""
+        before; None: no parameter has one. at_return(): called as soon as step() returns."""
         self._state.put_back()
         for name, p in self.parameters.items():
             p.grad = None if gradients is None else gradients[name]
-        self._keeps, self._at_return = keeps, {}
-        self.losses = self.once(self._loss_of_a_run)
+        self.losses = self.once(lambda: self._loss_of_a_run(at_return))
         return self._declared()
 
     def loss(self):
@@ -127,10 +127,10 @@ class Runs(Repeated):
         self.losses = self.once(self._loss_when_backward_begins)
         return self._declared()
 
-    def _loss_of_a_run(self):
-        with self.held, Roots() as roots, self._waiting() as calls:
+    def _loss_of_a_run(self, at_return):
+        with self.held, Roots() as roots, Unwaited(self.waited_for) as calls:
             found = self._step()
-            self._at_return = self.found_gradients() if self._keeps else {}
+            at_return()
         self._unwaited = calls.texts()
         value = self._plain_loss(found)
         is_the_same = (roots.count == 1 and isinstance(found, torch.Tensor)
@@ -140,14 +140,10 @@ class Runs(Repeated):
 
     def _loss_when_backward_begins(self):
         value, total, *_ = self._begins_at
-        with contextlib.suppress(Begun), self.held, Roots(ends=True) as roots, self._waiting():
+        with contextlib.suppress(Begun), self.held, Roots(ends=True) as roots, Unwaited(
+                self.waited_for):
             self._step()
         return value / total * roots.total
-
-    def _waiting(self):
-        calls = Unwaited()
-        calls.waited_for = self.waited_for
-        return calls
 
     def _plain_loss(self, value):
         """A float, or a tuple (loss, count); None."""
@@ -172,7 +168,7 @@ class Runs(Repeated):
         self._state.put_gradients_back()
 
     def begun(self):
-        """How often the last whole run began backward on this rank."""
+        """Returns how often the last whole run began backward on this rank."""
         return self._begins_at[2]
 
     def found_gradients(self):

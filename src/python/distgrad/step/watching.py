@@ -72,7 +72,7 @@ class Clipping:
     def __init__(self, parameters):
         # Of each call (norm that was seen, most that it was to be, line, which norm, names)
         self.calls = []
-        self.changed = []  # names of parameters whose gradients were changed after that
+        self.changed = []  # at the end, names of parameters whose gradients were changed after that
         self._parameters = parameters
         self._kind = 2.0  # of norm
         self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
@@ -109,9 +109,11 @@ class Clipping:
     def __exit__(self, *_):
         for home, name, before in self._before:
             setattr(home, name, before)
+        self.changed = [name for name, p in self._parameters.items() if not self._is_last(p)]
 
     def _known(self, parameters):
-        """[(name, parameter)] of those whose gradients these have: others may share them."""
+        """Returns [(name, parameter)] of those whose gradients these have: others may share
+        them."""
         at = {_place_of(p.grad) for p in parameters if p.grad is not None}
         ids = set(map(id, parameters))
         return [(name, p) for name, p in self._parameters.items()
@@ -119,10 +121,10 @@ class Clipping:
 
     def factor(self, p):
         """What the gradient was multiplied by, where nothing was done with it afterwards."""
-        return self._factors.get(id(p), 1.0) if self.is_last(p) else 1.0
+        return self._factors.get(id(p), 1.0) if self._is_last(p) else 1.0
 
-    def is_last(self, p):
-        """Whether nothing was done with the gradient since it was clipped, if it was."""
+    def _is_last(self, p):
+        """Returns whether nothing was done with the gradient since it was clipped, if it was."""
         return id(p) not in self._after or self._after[id(p)] == _norm(p)
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from ..words import ranks_text
+from ..words import capitalized, ranks_text
 from .judging import same_number
 from .report import Wrong, by_ranks, factor_text
 
@@ -71,4 +71,4 @@ def clipping_text(seen, norm):
 
 
 def _capital(text):
-    return text if text.startswith("p.grad") else text[:1].upper() + text[1:]
+    return text if text.startswith("p.grad") else capitalized(text)
