@@ -216,8 +216,8 @@ class Measurement:
             rows = rows[len(part):]
         for text in dict.fromkeys(failure.text for _, failure in raised):
             layouts = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
-            self._note("contiguity",
-                       f"backward raises where the cotangent is not contiguous ({layouts}): {text}")
+            self._note("contiguity", "backward raises where the cotangent is not contiguous"
+                       f" ({layouts}): {text.removesuffix(', but at')}")
         self._look_at_frozen_ones(found)
 
     def _graph_probes(self, found):

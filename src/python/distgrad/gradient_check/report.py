@@ -83,18 +83,20 @@ class GradcheckReport:
         lines = [self._headline()]
         for error in self.errors:
             lines += ["", *_error_lines(error)]
+        explained = set()
         for finding in self.findings:
-            lines += ["", *_finding_lines(finding)]
+            lines += ["", *_finding_lines(finding, finding.legend not in explained)]
+            explained.add(finding.legend)
         for dispute, following in zip(self.disputes, [*self.disputes[1:], None]):
             lines += ["", *_dispute_lines(dispute)]
-            if dispute.legend and (following is None or following.legend != dispute.legend):
-                lines += textwrap.wrap(dispute.legend, _WIDTH, initial_indent="    ",
-                                       subsequent_indent="    ")
+            if following is None or following.legend != dispute.legend:
+                lines += _legend_lines(dispute.legend)
+            explained.add(dispute.legend)
         if self.formulas and self.disputes:
             lines += ["", "right either way"]
         if self.formulas:
             lines += [f"  {line}" for formula in self.formulas.values() for line in formula]
-            lines += [f"    {legend}" for legend in self.legends]
+            lines += [f"    {legend}" for legend in self.legends if legend not in explained]
         rows = [("right for", text) for text in self.right_for]
         rows += self._dispute_rows()
         rows += [("shown", text) for text in self.shown]
@@ -149,21 +151,23 @@ class GradcheckReport:
                    if self.verdict == "disputed" else ""))
 
 
-def _finding_lines(finding):
+def _finding_lines(finding, has_legend):
     about = f"{', '.join(finding.outputs)} -> {', '.join(finding.inputs)}" if finding.inputs else ""
     head = "   ".join(part for part in (finding.name, about,
                                         f"in {finding.dtype}" if finding.dtype else "") if part)
     rows = [("measured", line) for line in finding.measured
            ] + [("right", line) for line in finding.right]
     lines = [head, *(f"  {line}" for line in titled(rows, _WIDTH))]
-    if finding.legend:
-        lines += textwrap.wrap(finding.legend, _WIDTH, initial_indent="    ",
-                               subsequent_indent="    ")
+    lines += _legend_lines(finding.legend) if has_legend else []
     lines += [f"  {line}" for line in finding.details]
     text = capitalized(finding.text) + "."
     if not finding.linear and finding.right:
         text += " It is not linear in the cotangents; the formula is that of single ones."
     return lines + textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _legend_lines(legend):
+    return textwrap.wrap(legend, _WIDTH, initial_indent="    ", subsequent_indent="    ")
 
 
 def _dispute_lines(dispute):

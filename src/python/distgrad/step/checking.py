@@ -224,8 +224,8 @@ class _Check:
         by_dtype = {}
         for key, (dtype, _) in measuring.rounded.items():
             by_dtype.setdefault(dtype, []).append(measuring.pieces[key].name)
-        self._notes += [f"p.grad of {_some(list(dict.fromkeys(names)))} has values of {dtype} in a"
-                        " wider dtype, and is judged to that precision"
+        self._notes += [f"p.grad of {_some(list(dict.fromkeys(names)))} has no more digits than"
+                        f" {dtype}, in a wider dtype, and is judged to that precision"
                         for dtype, names in by_dtype.items()]
 
     def _note_short_loss(self):
@@ -329,25 +329,25 @@ class _Check:
             names = list(dict.fromkeys(name for *_, names in calls for name in names))
             pieces_of_call = [p for p in known if p.name in names]
             if later := [name for name in names if name in changed]:
-                self._notes.append(f"p.grad of {_some(later)} is changed after clip_grad_norm_"
-                                   f" ({calls[0][2]}) saw its norm: that norm was not judged")
+                self._notes.append(f"p.grad of {_some(later)} is changed after {calls[0][2]} saw"
+                                   " its norm: that norm was not judged")
                 continue
             if any(kind != 2.0 for *_, kind, _ in calls) or any(
                     len(p.holders) > 1 and p.key not in shared for p in pieces_of_call):
                 continue
             norm = self._unique_norm(pieces_of_call, gradients)
-            if text := clipping_text([seen for seen, *_ in calls], norm):
+            if text := clipping_text(calls[0][2], [seen for seen, *_ in calls], norm):
                 report.wrong.append(Wrong("clipping", names, {}, [text]))
             else:
                 is_right = is_right or any(seen > most for seen, most, *_ in calls)
-        calls = len(every[0])
-        if is_right and calls > 1:
-            self._notes.append(f"clip_grad_norm_ is called {calls} times, and clips each time by"
-                               " the norm of what it was given, not by one norm of all; its factors"
+        count = len(every[0])
+        if is_right and count > 1:
+            self._notes.append(f"gradients are clipped {count} times, each time by the norm of"
+                               " what that call was given, not by one norm of all; the factors"
                                " are left out of what is said of gradients here")
         elif is_right:
-            self._notes.append("clip_grad_norm_ saw the right norm; its factor is left out of what"
-                               " is said of gradients here")
+            self._notes.append(f"{every[0][0][2]} saw the right norm; its factor is left out of"
+                               " what is said of gradients here")
 
     def _unique_norm(self, known, gradients):
         """Returns the 2-norm of the gradients of these pieces, each counted once."""

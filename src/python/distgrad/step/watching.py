@@ -1,6 +1,7 @@
 """What backward brings to each parameter, before anything else is done with it."""
 
 import contextlib
+import functools
 
 import torch
 
@@ -70,7 +71,7 @@ class Clipping:
     """Inside it, notes what torch's clip_grad_norm_ does to these parameters."""
 
     def __init__(self, parameters):
-        # Of each call (norm that was seen, most that it was to be, line, which norm, names)
+        # Of each call (norm that was seen, most that it was to be, its text, which norm, names)
         self.calls = []
         self.changed = []  # at the end, names of parameters whose gradients were changed after that
         self._parameters = parameters
@@ -89,12 +90,13 @@ class Clipping:
             self._kind = float(norm_type)
             return self._norm_of(tensors, norm_type, *args, **kwargs)
 
-        def noted(parameters, max_norm, total_norm, *args, **kwargs):
+        def noted(called, parameters, max_norm, total_norm, *args, **kwargs):
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
             known = self._known(parameters)
             names = [name for name, _ in known]
-            self.calls.append((float(norm), float(max_norm), place(), self._kind, names))
+            self.calls.append((float(norm), float(max_norm), f"{called} in {place()}", self._kind,
+                               names))
             factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
             done = self._original(parameters, max_norm, total_norm, *args, **kwargs)
             for _, p in known:
@@ -103,7 +105,10 @@ class Clipping:
             return done
 
         for home, name, _ in self._before:
-            setattr(home, name, noted if "clip" in name else measured)
+            # clip_grad_norm_ calls the one with an underscore before it.
+            called = "clip_grad_norm_" if name.startswith("_") else name
+            setattr(home, name,
+                    functools.partial(noted, called) if "clip" in name else measured)
         return self
 
     def __exit__(self, *_):

@@ -239,7 +239,7 @@ class Where:
         together = math.sqrt(sum(norm * norm for norm in norms))
         more = ("; their squares add up to the latter's" if len(norms) > 1
                 and abs(together - truth) <= 1e-3 * truth else "")
-        self._lines.append(f"clip_grad_norm_ in {every[0][-1][2]} saw the norms {shown} on the"
+        self._lines.append(f"{every[0][-1][2]} saw the norms {shown} on the"
                            f" ranks, {truth:.4g} in the single run{more}.")
 
 

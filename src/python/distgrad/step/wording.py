@@ -60,13 +60,13 @@ def is_round(norm):
     return abs(round(norm, digits) - norm) <= 1e-5 * norm
 
 
-def clipping_text(seen, norm):
-    """What clip_grad_norm_ saw on the ranks where that is not the norm of what it clips, each
+def clipping_text(call, seen, norm):
+    """What the call that clips saw on the ranks where that is not the norm of what it clips, each
     element once; else empty."""
     if all(same_number(n, norm) for n in seen):
         return ""
     listed = ", ".join(f"{n:.4g} on rank {rank}" for rank, n in enumerate(seen[:8]))
-    return (f"clip_grad_norm_ saw the norm {listed}; that of these gradients on all ranks, each"
+    return (f"{call} saw the norm {listed}; that of these gradients on all ranks, each"
             f" element once, is {norm:.4g}.")
 
 
