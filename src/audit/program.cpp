@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "expression/syntax.h"
+#include "scenario/syntax.h"
 
 namespace distgrad {
 namespace {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "audit/audit_report.h"
+#include "audit/audit_run.h"
 #include "audit/table.h"
 #include "audit/tally.h"
 #include "base/atomic_file.h"
@@ -19,7 +20,6 @@
 #include "base/interrupts.h"
 #include "base/version.h"
 #include "base/visible_text.h"
-#include "campaign/audit_run.h"
 #include "cli/command.h"
 #include "cli/guards.h"
 #include "cli/interruption.h"

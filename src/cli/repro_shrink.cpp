@@ -9,10 +9,10 @@
 #include "base/interrupts.h"
 #include "base/version.h"
 #include "cli/say.h"
+#include "fuzz/shrink.h"
 #include "scenario/cases.h"
 #include "scenario/parse.h"
 #include "scenario/read_file.h"
-#include "shrink/shrink.h"
 
 namespace distgrad {
 namespace {

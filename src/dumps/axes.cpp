@@ -86,9 +86,9 @@ void add_process_groups(const std::vector<DumpGroups>& groups, Parameter& p) {
 
 }  // namespace
 
-void find_axes(const Holders& holders, const std::vector<Held>& held, Parameter& p) {
+void find_axes(const Holders& holders, const std::vector<PieceOnRank>& held, Parameter& p) {
   std::vector<const DumpMesh*> meshes;
-  for (const Held& h : held) {
+  for (const PieceOnRank& h : held) {
     if (h.layout() == nullptr) continue;
     const bool known = std::any_of(meshes.begin(), meshes.end(),
                                    [&](const DumpMesh* m) { return m->ranks == h.mesh().ranks; });

@@ -7,6 +7,6 @@ namespace distgrad::dumps {
 
 // Fills in `p.axes`: the axes of the meshes that the ranks hold it on and of the world's, several
 // of them together, process groups, and all ranks.
-void find_axes(const Holders&, const std::vector<Held>&, Parameter& p);
+void find_axes(const Holders&, const std::vector<PieceOnRank>&, Parameter& p);
 
 }  // namespace distgrad::dumps

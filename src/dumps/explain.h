@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dumps/parameter.h"
-#include "gradients/factor_names.h"
+#include "judge/factor_names.h"
 #include "model/findings.h"
 
 namespace distgrad::dumps {

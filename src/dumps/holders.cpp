@@ -16,7 +16,7 @@ std::optional<Stream::Reduction> reduction_named(const std::string& op) {
   return found == known.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::optional<Share> share_of(const Held& h, std::string& unclear) {
+std::optional<Share> share_of(const PieceOnRank& h, std::string& unclear) {
   Share share{coordinate_of(h.mesh(), h.rank)};
   for (std::size_t axis = 0; axis < share.key.size(); ++axis) {
     const DumpPlacement& placement = h.layout()->placements[axis];
@@ -60,10 +60,10 @@ Holders::Holders(const Dump& dump, std::vector<std::string> partly_held, bool ar
     for (const auto& [name, gradient] : rank.gradients) listed_[name].push_back(rank.rank);
 }
 
-std::vector<Held> Holders::of(const std::string& name) {
+std::vector<PieceOnRank> Holders::of(const std::string& name) {
   const auto listed = listed_.find(name);
   const bool nobody = listed == listed_.end();
-  std::vector<Held> held;
+  std::vector<PieceOnRank> held;
   bool inferred = false;
   for (const RankDump& rank : dump_.ranks) {
     const auto found = rank.gradients.find(name);
@@ -78,7 +78,7 @@ std::vector<Held> Holders::of(const std::string& name) {
   }
   if (inferred) {
     std::vector<int> ranks;
-    for (const Held& h : held) ranks.push_back(h.rank);
+    for (const PieceOnRank& h : held) ranks.push_back(h.rank);
     inferred_[ranks].insert(name);
   }
   return held;

@@ -13,7 +13,7 @@
 namespace distgrad::dumps {
 
 // What one rank has of a parameter.
-struct Held {
+struct PieceOnRank {
   int rank;
   const RankDump* dump;
   const DumpGradient* gradient;  // null: not in the file
@@ -44,7 +44,7 @@ std::optional<Stream::Reduction> reduction_named(const std::string& op);
 
 // Of a rank that says how its piece lies. Nothing, and why in `unclear`, for a Partial that nobody
 // can reduce.
-std::optional<Share> share_of(const Held&, std::string& unclear);
+std::optional<Share> share_of(const PieceOnRank&, std::string& unclear);
 
 // Whether ranks hold tensors of one dimension, and parts of its elements, of a parameter that has
 // more in the reference, and do not say how they lie.
@@ -58,7 +58,7 @@ class Holders {
 
   // The ranks that have it or ought to, ascending. Left out is one that names other parameters in
   // its place, as the stages of a pipeline do, and one whose file says that it is elsewhere.
-  std::vector<Held> of(const std::string& name);
+  std::vector<PieceOnRank> of(const std::string& name);
 
   const Dump& dump() const { return dump_; }
   bool are_flat() const { return are_flat_; }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dumps/parameter.h"
-#include "gradients/factor_names.h"
+#include "judge/factor_names.h"
 
 namespace distgrad::dumps {
 

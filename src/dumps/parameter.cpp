@@ -25,13 +25,13 @@ std::string placement_text(const DumpPlacement& p) {
 
 // --- Each way of holding a parameter ---
 
-void note_dtype(Parameter& p, const std::vector<Held>& held) {
-  for (const Held& h : held)
+void note_dtype(Parameter& p, const std::vector<PieceOnRank>& held) {
+  for (const PieceOnRank& h : held)
     if (h.tensor() && unit_roundoff(h.tensor()->dtype) > unit_roundoff(p.dtype))
       p.dtype = h.tensor()->dtype;
 }
 
-void add_wrong_shape(Parameter& p, const Held& h) {
+void add_wrong_shape(Parameter& p, const PieceOnRank& h) {
   for (auto& [ranks, shape] : p.wrong_shapes)
     if (shape == h.tensor()->shape) {
       ranks.push_back(h.rank);
@@ -40,7 +40,7 @@ void add_wrong_shape(Parameter& p, const Held& h) {
   p.wrong_shapes.push_back({h.ranks(), h.tensor()->shape});
 }
 
-Holding holding(const Held& h, DumpTensor reference, const Box& box) {
+Holding holding(const PieceOnRank& h, DumpTensor reference, const Box& box) {
   Holding made;
   made.ranks = h.ranks();
   made.box = box;
@@ -59,7 +59,7 @@ void leave_out_padding(Holding& padded, const DumpTensor& tensor) {
 }
 
 // Whether what lies behind the parts of padded pieces is zero, as it is where nothing was cut off.
-bool is_padding_zero(const std::vector<Held>& held, const std::vector<Box>& boxes) {
+bool is_padding_zero(const std::vector<PieceOnRank>& held, const std::vector<Box>& boxes) {
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (!held[i].tensor()) continue;
     const std::int64_t begin = boxes[i].size(), end = held[i].tensor()->size();
@@ -71,8 +71,9 @@ bool is_padding_zero(const std::vector<Held>& held, const std::vector<Box>& boxe
   return true;
 }
 
-void hold_rank_by_rank(Parameter& p, const std::vector<Held>& held, const Reference& reference) {
-  for (const Held& h : held) {
+void hold_rank_by_rank(Parameter& p, const std::vector<PieceOnRank>& held,
+                       const Reference& reference) {
+  for (const PieceOnRank& h : held) {
     const auto truth = reference.by_rank.find(h.rank);
     if (truth == reference.by_rank.end()) {
       p.unclear =
@@ -89,9 +90,10 @@ void hold_rank_by_rank(Parameter& p, const std::vector<Held>& held, const Refere
   }
 }
 
-void hold_by_placements(Parameter& p, const std::vector<Held>& held, const Reference& reference) {
+void hold_by_placements(Parameter& p, const std::vector<PieceOnRank>& held,
+                        const Reference& reference) {
   std::map<std::vector<int>, std::size_t> known;
-  for (const Held& h : held) {
+  for (const PieceOnRank& h : held) {
     if (h.layout() == nullptr) {
       p.unclear = fmt::format("rank {} does not say what piece it holds", h.rank);
       return;
@@ -124,12 +126,12 @@ void hold_by_placements(Parameter& p, const std::vector<Held>& held, const Refer
 }
 
 // The ranks' tensors are shares of one gradient, because the user says so.
-Parameter reduced(Parameter p, const std::vector<Held>& held, const Reference& reference,
+Parameter reduced(Parameter p, const std::vector<PieceOnRank>& held, const Reference& reference,
                   const std::string& reduction) {
   Holding all = holding(held.front(), reference.full, whole_box(p.shape));
   all.ranks.clear();
   all.observed.reset();
-  for (const Held& h : held) {
+  for (const PieceOnRank& h : held) {
     if (h.rank != kWhole) all.ranks.push_back(h.rank);
     if (!h.tensor()) {
       all.lacking.push_back(h.rank);
@@ -174,9 +176,10 @@ std::int64_t uncovered_elements(const Parameter& p, const DumpTensor& full) {
 }
 
 std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
-                                     const std::vector<Held>& held, const Reference& reference) {
+                                     const std::vector<PieceOnRank>& held,
+                                     const Reference& reference) {
   std::vector<std::optional<Shape>> shapes;
-  for (const Held& h : held)
+  for (const PieceOnRank& h : held)
     shapes.push_back(h.tensor() ? std::optional(h.tensor()->shape) : std::nullopt);
   std::vector<Parameter> found;
   for (const Arrangement& a : possible_arrangements(shapes, p.shape, observed.are_flat())) {
@@ -193,7 +196,7 @@ std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
     find_axes(observed, held, made);
   }
   if (!found.empty()) return found;
-  for (const Held& h : held)
+  for (const PieceOnRank& h : held)
     if (h.tensor() && h.tensor()->shape != p.shape) add_wrong_shape(p, h);
   return {p};
 }
@@ -208,7 +211,7 @@ Stream whole_stream(const DumpTensor& tensor) {
 
 std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
                                      const Reference& reference, const std::string& reduction) {
-  const std::vector<Held> held = observed.of(name);
+  const std::vector<PieceOnRank> held = observed.of(name);
   Parameter p;
   p.name = name;
   p.dtype = reference.dtype;
@@ -224,7 +227,7 @@ std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
       return {p};
     case Reference::Kind::kMissing:
       p.missing_reference = true;
-      for (const Held& h : held)
+      for (const PieceOnRank& h : held)
         if (h.tensor())
           p.holdings.push_back(Holding{h.ranks(),
                                        {},
@@ -236,8 +239,8 @@ std::vector<Parameter> parameters_of(Holders& observed, const std::string& name,
       break;
   }
   p.shape = reference.full.shape;
-  const bool placed =
-      std::any_of(held.begin(), held.end(), [](const Held& h) { return h.layout() != nullptr; });
+  const bool placed = std::any_of(held.begin(), held.end(),
+                                  [](const PieceOnRank& h) { return h.layout() != nullptr; });
   if (!placed && !reduction.empty() && !held.empty())
     return {reduced(std::move(p), held, reference, reduction)};
   if (!placed) return held_as_found(std::move(p), observed, held, reference);

@@ -28,11 +28,11 @@ Reference unclear(std::string why) {
 
 // --- Without placements ---
 
-Reference copies_or_local(const std::vector<Held>& pieces, const Tolerance& tolerance) {
+Reference copies_or_local(const std::vector<PieceOnRank>& pieces, const Tolerance& tolerance) {
   Reference reference;
   bool copies = true;
   const DumpTensor* first = nullptr;
-  for (const Held& piece : pieces) {
+  for (const PieceOnRank& piece : pieces) {
     if (piece.tensor() == nullptr) continue;
     reference.by_rank[piece.rank] = *piece.tensor();
     if (first == nullptr) first = piece.tensor();
@@ -50,11 +50,11 @@ Reference copies_or_local(const std::vector<Held>& pieces, const Tolerance& tole
 // several ranks.
 struct Copy {
   Share share;
-  std::vector<const Held*> pieces;
+  std::vector<const PieceOnRank*> pieces;
 
   Stream stream() const {
     Stream stream;
-    for (const Held* piece : pieces) stream.terms.emplace_back(*piece->tensor());
+    for (const PieceOnRank* piece : pieces) stream.terms.emplace_back(*piece->tensor());
     stream.factor = share.factor;
     stream.reduction = share.reduction;
     return stream;
@@ -114,10 +114,10 @@ std::string fault_of(const Parts& parts, const Shape& shape, const Tolerance& to
   return {};
 }
 
-Reference joined_by_placements(const std::vector<Held>& pieces, const Tolerance& tolerance) {
+Reference joined_by_placements(const std::vector<PieceOnRank>& pieces, const Tolerance& tolerance) {
   Parts parts;
   const Shape* shape = nullptr;
-  for (const Held& piece : pieces) {
+  for (const PieceOnRank& piece : pieces) {
     if (piece.tensor() == nullptr) continue;
     if (piece.layout() == nullptr)
       return unclear(fmt::format("rank {} does not say what piece it holds", piece.rank));
@@ -144,15 +144,15 @@ Reference joined_by_placements(const std::vector<Held>& pieces, const Tolerance&
 }  // namespace
 
 Reference reference_of(Holders& holders, const std::string& name, const Tolerance& tolerance) {
-  const std::vector<Held> pieces = holders.of(name);
+  const std::vector<PieceOnRank> pieces = holders.of(name);
   Reference reference;
   const bool present = std::any_of(pieces.begin(), pieces.end(),
-                                   [](const Held& p) { return p.tensor() != nullptr; });
+                                   [](const PieceOnRank& p) { return p.tensor() != nullptr; });
   if (!present) return reference;
   const bool placed = std::any_of(pieces.begin(), pieces.end(),
-                                  [](const Held& p) { return p.layout() != nullptr; });
+                                  [](const PieceOnRank& p) { return p.layout() != nullptr; });
   reference = placed ? joined_by_placements(pieces, tolerance) : copies_or_local(pieces, tolerance);
-  for (const Held& piece : pieces)
+  for (const PieceOnRank& piece : pieces)
     if (piece.tensor() != nullptr &&
         unit_roundoff(piece.tensor()->dtype) > unit_roundoff(reference.dtype))
       reference.dtype = piece.tensor()->dtype;

@@ -5,8 +5,8 @@
 #include <bit>
 #include <cmath>
 
-#include "gradients/closeness.h"
-#include "gradients/objective_truths.h"
+#include "judge/closeness.h"
+#include "judge/objective_truths.h"
 #include "model/element_index.h"
 
 namespace distgrad::golden {

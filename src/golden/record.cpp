@@ -6,7 +6,7 @@
 
 #include "base/sha256.h"
 #include "golden/number.h"
-#include "gradients/assemble.h"
+#include "judge/assemble.h"
 
 namespace distgrad::golden {
 namespace {

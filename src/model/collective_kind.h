@@ -1,7 +1,7 @@
 // The collectives by name, which options each takes and what it gives: what a parser, `list
 // collectives`, the schema, the names of mistakes, the audit, random programs and the ranks in
 // Python need. How a collective is simulated and run stands in
-// src/collectives and src/python/distgrad/ranks/collectives, one file each.
+// src/rank/collectives and src/python/distgrad/ranks/collectives, one file each.
 #pragma once
 
 #include <array>

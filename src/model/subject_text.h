@@ -71,7 +71,7 @@ std::string subject_in_mode(std::string_view subject, CollectiveKind kind, std::
 // for such steps: a subject for tests of the diagnosis, which no user can name.
 struct Mutation {
   enum class Kind {
-    kRule,     // "next_slice": the rule `name` of src/rules
+    kRule,     // "next_slice": the rule `name` of src/rank/rules
     kWithout,  // "without:2": the cotangent of rank `number` of the world is dropped
     kRoot,     // "root:1": the backward of the call with root `number`
     kGroup,    // "group:tp", "group:world": that of the call over group `name`

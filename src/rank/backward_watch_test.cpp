@@ -9,7 +9,7 @@
 
 #include <functional>
 
-#include "backends/gloo_connection.h"
+#include "rank/backends/gloo_connection.h"
 #include "rank/input_values.h"
 #include "rank/rank_call.h"
 

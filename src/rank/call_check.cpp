@@ -7,9 +7,9 @@
 #include <cstdio>
 #include <vector>
 
-#include "collectives/plain_arithmetic.h"
-#include "gradients/closeness.h"
+#include "judge/closeness.h"
 #include "model/distance.h"
+#include "rank/collectives/plain_arithmetic.h"
 
 namespace distgrad {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "expression/expression.h"
-#include "expression/scalar_type.h"
 #include "model/program.h"
+#include "rank/expression/expression.h"
+#include "rank/expression/scalar_type.h"
 
 namespace distgrad {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "expression/syntax.h"
+#include "scenario/syntax.h"
 
 namespace distgrad {
 namespace {

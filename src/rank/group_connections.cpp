@@ -11,7 +11,7 @@
 #include <cstdio>
 #include <thread>
 
-#include "backends/meeting.h"
+#include "rank/backends/meeting.h"
 
 namespace distgrad {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "backends/backend_on_rank.h"
 #include "protocol/board.h"
+#include "rank/backends/backend_on_rank.h"
 
 namespace distgrad {
 

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <span>
 
-#include "expression/evaluation_scope.h"
-#include "expression/scalar_type.h"
 #include "model/random_values.h"
+#include "rank/expression/evaluation_scope.h"
+#include "rank/expression/scalar_type.h"
 #include "rank/side_by_side.h"
 
 namespace distgrad {

@@ -10,8 +10,8 @@
 #include <optional>
 #include <set>
 
-#include "backends/torch_connection.h"
 #include "model/subject_text.h"
+#include "rank/backends/torch_connection.h"
 
 namespace distgrad {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "collectives/collective.h"
+#include "rank/collectives/collective.h"
 
 namespace distgrad {
 

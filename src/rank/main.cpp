@@ -8,10 +8,10 @@
 #include <string_view>
 #include <utility>
 
-#include "backends/backend_on_rank.h"
-#include "backends/self_test.h"
 #include "base/child_process.h"
 #include "base/whole_number.h"
+#include "rank/backends/backend_on_rank.h"
+#include "rank/backends/self_test.h"
 #include "rank/noted_calls.h"
 #include "rank/probe.h"
 #include "rank/reused_memory.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/number_text.h"
-#include "expression/evaluation_scope.h"
+#include "rank/expression/evaluation_scope.h"
 #include "rank/input_values.h"
 #include "rank/simulated_call.h"
 #include "tolerance/error_analysis.h"

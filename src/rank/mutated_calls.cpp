@@ -6,8 +6,8 @@
 #include <stdexcept>
 
 #include "model/group_order.h"
-#include "rules/linear_mistake.h"
-#include "rules/mistakes.h"
+#include "rank/rules/linear_mistake.h"
+#include "rank/rules/mistakes.h"
 
 namespace distgrad {
 namespace {

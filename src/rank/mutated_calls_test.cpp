@@ -6,7 +6,7 @@
 #include "model/group_order.h"
 #include "model/libraries.h"
 #include "rank/real_ranks_test.h"
-#include "rules/linear_mistake.h"
+#include "rank/rules/linear_mistake.h"
 
 namespace distgrad {
 namespace {

@@ -3,10 +3,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "backends/cuda.h"
-#include "backends/plugin.h"
-#include "backends/self_test.h"
-#include "backends/traits_file.h"
+#include "rank/backends/cuda.h"
+#include "rank/backends/plugin.h"
+#include "rank/backends/self_test.h"
+#include "rank/backends/traits_file.h"
 
 namespace distgrad {
 namespace {

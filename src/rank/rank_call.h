@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "collectives/collective.h"
 #include "rank/backward_watch.h"
-#include "rules/rule.h"
+#include "rank/collectives/collective.h"
+#include "rank/rules/rule.h"
 
 namespace distgrad {
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/random_call.h"
 #include "pool/worker_pool.h"
+#include "rank/collectives/random_call.h"
 #include "rank/input_values.h"
 #include "rank/simulator.h"
 

@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "collectives/collective.h"
-#include "rules/rule.h"
+#include "rank/collectives/collective.h"
+#include "rank/rules/rule.h"
 
 namespace distgrad {
 

@@ -11,14 +11,14 @@
 #include <numeric>
 #include <optional>
 
-#include "backends/plugin.h"
-#include "backends/self_test.h"
-#include "expression/evaluation_scope.h"
 #include "model/libraries.h"
 #include "model/subject_text.h"
+#include "rank/backends/plugin.h"
+#include "rank/backends/self_test.h"
 #include "rank/backward_watch.h"
 #include "rank/compiled_program.h"
 #include "rank/driven_call.h"
+#include "rank/expression/evaluation_scope.h"
 #include "rank/group_connections.h"
 #include "rank/input_values.h"
 #include "rank/library_operator.h"

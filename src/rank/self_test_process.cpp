@@ -15,10 +15,10 @@
 #include <new>
 #include <thread>
 
-#include "backends/backend_on_rank.h"
-#include "backends/meeting.h"
-#include "backends/self_test.h"
 #include "model/backends.h"
+#include "rank/backends/backend_on_rank.h"
+#include "rank/backends/meeting.h"
+#include "rank/backends/self_test.h"
 
 namespace distgrad {
 namespace {

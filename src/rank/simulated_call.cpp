@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "collectives/collective.h"
+#include "rank/collectives/collective.h"
 #include "rank/compiled_program.h"
 #include "rank/rule_node.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "model/program.h"
-#include "rules/rule.h"
+#include "rank/rules/rule.h"
 
 namespace distgrad {
 

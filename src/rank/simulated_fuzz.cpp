@@ -11,8 +11,8 @@
 #include <optional>
 
 #include "fuzz/generator.h"
-#include "gradients/closeness.h"
-#include "gradients/objective_truths.h"
+#include "judge/closeness.h"
+#include "judge/objective_truths.h"
 #include "model/distance.h"
 #include "model/objective.h"
 #include "rank/call_check.h"

@@ -17,9 +17,9 @@
 #include "rank/leaf.h"
 #include "rank/loss_gradients.h"
 #include "rank/memory_need.h"
+#include "rank/rules/rule.h"
 #include "rank/simulated_call.h"
 #include "rank/stated_truth.h"
-#include "rules/rule.h"
 #include "tolerance/error_analysis.h"
 
 namespace distgrad {

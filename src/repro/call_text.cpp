@@ -98,7 +98,7 @@ struct RuleText {
   std::string (*backward)(Call);
 };
 
-// A row a backward rule that some library has: the rule in src/rules that has its name, on one
+// A row a backward rule that some library has: the rule in src/rank/rules that has its name, on one
 // rank.
 constexpr auto kRules = std::to_array<RuleText>({
     {"native", adjoint},

@@ -2,12 +2,12 @@
 #include <algorithm>
 #include <set>
 
-#include "expression/syntax.h"
-#include "expression/syntax_text.h"
 #include "repro/python_source.h"
 #include "repro/python_text.h"
 #include "repro/repro.h"
 #include "repro/script_parts.h"
+#include "scenario/syntax.h"
+#include "scenario/syntax_text.h"
 
 namespace distgrad {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <set>
 
-#include "expression/syntax.h"
 #include "repro/python_text.h"
+#include "scenario/syntax.h"
 
 namespace distgrad {
 namespace {

@@ -6,8 +6,8 @@
 #include <cctype>
 #include <cmath>
 
-#include "expression/syntax.h"
 #include "report/words.h"
+#include "scenario/syntax.h"
 
 namespace distgrad {
 namespace {

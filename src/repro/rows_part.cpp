@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <span>
 
-#include "gradients/assemble.h"
+#include "judge/assemble.h"
 #include "repro/program_facts.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"

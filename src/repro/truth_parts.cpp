@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "expression/syntax.h"
 #include "model/gradient_norm.h"
 #include "model/objective.h"
 #include "repro/call_text.h"
 #include "repro/program_facts.h"
 #include "repro/python_text.h"
 #include "repro/script_parts.h"
+#include "scenario/syntax.h"
 
 namespace distgrad {
 namespace {

@@ -46,23 +46,23 @@ std::string about_number(std::string_view word) {
 
 // What a word that is no JSON value was probably meant to be; empty where nobody knows.
 std::string about_word(std::string_view word) {
-  struct IntendedTruth {
+  struct Meant {
     std::string_view word, instead;
   };
-  constexpr std::array<IntendedTruth, 13> kMeant = {{{"NaN", "\"nan\""},
-                                                     {"nan", "\"nan\""},
-                                                     {"Infinity", "\"inf\""},
-                                                     {"-Infinity", "\"-inf\""},
-                                                     {"inf", "\"inf\""},
-                                                     {"-inf", "\"-inf\""},
-                                                     {"Inf", "\"inf\""},
-                                                     {"-Inf", "\"-inf\""},
-                                                     {"+inf", "\"inf\""},
-                                                     {"True", "true"},
-                                                     {"False", "false"},
-                                                     {"None", "null"},
-                                                     {"-nan", "\"nan\""}}};
-  for (const IntendedTruth& meant : kMeant)
+  constexpr std::array<Meant, 13> kMeant = {{{"NaN", "\"nan\""},
+                                             {"nan", "\"nan\""},
+                                             {"Infinity", "\"inf\""},
+                                             {"-Infinity", "\"-inf\""},
+                                             {"inf", "\"inf\""},
+                                             {"-inf", "\"-inf\""},
+                                             {"Inf", "\"inf\""},
+                                             {"-Inf", "\"-inf\""},
+                                             {"+inf", "\"inf\""},
+                                             {"True", "true"},
+                                             {"False", "false"},
+                                             {"None", "null"},
+                                             {"-nan", "\"nan\""}}};
+  for (const Meant& meant : kMeant)
     if (word == meant.word) return fmt::format("{} is not JSON; write {}", word, meant.instead);
   if (word[0] == '/' || word[0] == '#') return "JSON has no comments; write it into \"note\"";
   if (word[0] == '\'') return "a text stands in double quotes, not in single ones";

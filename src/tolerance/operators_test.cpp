@@ -11,7 +11,7 @@
 #include <iostream>
 #include <random>
 
-#include "expression/scalar_type.h"
+#include "rank/expression/scalar_type.h"
 #include "tolerance/error_analysis.h"
 
 namespace distgrad {

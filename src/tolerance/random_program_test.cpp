@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "expression/scalar_type.h"
+#include "rank/expression/scalar_type.h"
 
 namespace distgrad {
 namespace {

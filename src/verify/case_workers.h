@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "diagnose/machine.h"
+#include "judge/machine.h"
 #include "model/run_result.h"
 #include "model/scenario.h"
 #include "pool/worker_pool.h"

@@ -4,12 +4,12 @@
 #include <utility>
 #include <vector>
 
-#include "compare/compare.h"
-#include "compare/dispute.h"
-#include "diagnose/diagnose.h"
-#include "diagnose/unexplained.h"
-#include "diagnose/verdict.h"
-#include "gradients/objective_truths.h"
+#include "judge/compare.h"
+#include "judge/diagnose.h"
+#include "judge/dispute.h"
+#include "judge/objective_truths.h"
+#include "judge/unexplained.h"
+#include "judge/verdict.h"
 #include "scenario/cases.h"
 
 namespace distgrad {

@@ -7,11 +7,11 @@
 #include <map>
 #include <optional>
 
-#include "diagnose/chain.h"
-#include "diagnose/phrases.h"
-#include "diagnose/probes.h"
-#include "diagnose/program_edits.h"
-#include "gradients/closeness.h"
+#include "judge/chain.h"
+#include "judge/closeness.h"
+#include "judge/phrases.h"
+#include "judge/probes.h"
+#include "judge/program_edits.h"
 #include "model/ranks_text.h"
 #include "report/program_text.h"
 #include "report/words.h"

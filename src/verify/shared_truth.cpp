@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "gradients/objective_truths.h"
+#include "judge/objective_truths.h"
 #include "scenario/cases.h"
 #include "verify/case_workers.h"
 

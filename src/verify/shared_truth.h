@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "compare/dispute.h"
+#include "judge/dispute.h"
 #include "model/run_result.h"
 #include "model/scenario.h"
 #include "pool/job.h"

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "diagnose/verdict.h"
-#include "gradients/objective_truths.h"
+#include "judge/objective_truths.h"
+#include "judge/verdict.h"
 #include "launched/leader.h"
 #include "pool/rank_room.h"
 #include "pool/worker_pool.h"

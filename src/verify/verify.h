@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "diagnose/machine.h"
+#include "judge/machine.h"
 #include "model/comparison.h"
 #include "model/report.h"
 #include "model/scenario.h"

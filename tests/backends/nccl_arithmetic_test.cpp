@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "collectives/collective.h"
+#include "rank/collectives/collective.h"
 #include "tolerance/error_analysis.h"
 
 namespace distgrad {

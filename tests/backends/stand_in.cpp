@@ -5,8 +5,8 @@
 
 #include <cstdlib>
 
-#include "backends/gloo.h"
-#include "backends/plugin.h"
+#include "rank/backends/gloo.h"
+#include "rank/backends/plugin.h"
 
 namespace distgrad {
 

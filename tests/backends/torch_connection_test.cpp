@@ -1,7 +1,7 @@
 // What a connection on a GPU does around a collective, with a backend and works of the test's own
 // and torch's device without memory in the GPU's place: it waits for the end itself, and takes the
 // group down in order or, after a failure, at once.
-#include "backends/torch_connection.h"
+#include "rank/backends/torch_connection.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 """What docs/architecture.md says of folders, and style of the sources, held against the files.
 
-usage: check_layout.py SOURCES [includes|columns|format]..., all three if none is named.
+usage: check_layout.py SOURCES [includes|lines|columns|format]..., all of them if none is named.
 `columns` looks at Python and shell as well.
 """
 
@@ -15,7 +15,8 @@ SCRIPT_FOLDERS = (".ci", "docs", "src", "tests", "tools")
 # Another version lays out differently; Debian 12 has this one.
 CLANG_FORMAT = "14"
 # May use what stands above them for their tests' sake or for what they measure.
-NOT_SHIPPED = re.compile(r"(_test|_fuzz)\.cpp$|/fake_rank\.cpp$|^src/bench/")
+NOT_SHIPPED = re.compile(r"_test\.(cpp|h)$|_fuzz\.cpp$|/fake_rank\.cpp$|^src/rank/bench/")
+TEST = re.compile(r"_test\.|/sample_\w+\.h$|/testdata/|^python/tests/")
 
 
 def sources(root, *folders):
@@ -38,15 +39,16 @@ def is_script(path):
         return file.read(2) == b"#!"
 
 
-def allowed_includes(page):
-    """{folder: folders it may include}, with what these may, from the table of folders."""
-    rows = re.findall(r"^\| `src/(\w+)` \|[^|]*\|([^|]*)\|", page, re.M)
-    folders = [name for name, _ in rows]
+def table_of_folders(root):
+    """{folder: (folders it may include, with what these may; its most lines)}, the folders without
+    src/."""
+    page = (root / "docs/architecture.md").read_text()
+    rows = re.findall(r"^\| `src/([\w/]+)` \|[^|]*\|([^|]*)\|[^|]*\| (\d+) \|$", page, re.M)
+    folders = [name for name, *_ in rows]
     direct = {}
-    for i, (name, may) in enumerate(rows):
-        above = "all above" in may or "all of these" in may
-        direct[name] = folders[:i] if above else [f for f in folders
-                                                  if re.search(rf"\b{f}\b", may)]
+    for i, (name, may, _) in enumerate(rows):
+        words = [word.strip() for word in may.split(",")]
+        direct[name] = folders[:i] if "all above" in words else [f for f in folders if f in words]
     closed = {}
 
     def close(name):
@@ -54,27 +56,48 @@ def allowed_includes(page):
             closed[name] = set(direct[name]).union(*(close(f) for f in direct[name]))
         return closed[name]
 
-    for name in folders:
-        close(name)
-    return closed
+    return {name: (close(name), int(most)) for name, _, most in rows}
+
+
+def folder_of(path, table):
+    """The innermost of the table's folders that this path, without src/, is in, or its first
+    part."""
+    return max((f for f in table if path.startswith(f + "/")), key=len,
+               default=path.split("/")[0])
 
 
 def include_errors(root):
-    allowed = allowed_includes((root / "docs/architecture.md").read_text())
-    if len(allowed) < 20:
-        yield f"docs/architecture.md: its table of folders was not understood: {sorted(allowed)}"
+    table = table_of_folders(root)
+    if len(table) < 20:
+        yield f"docs/architecture.md: its table of folders was not understood: {sorted(table)}"
     for name in sources(root, "src"):
-        folder = name.split("/")[1]
-        if folder not in allowed:
+        folder = folder_of(name[len("src/"):], table)
+        if folder not in table:
             yield f"{name}: src/{folder} has no row in docs/architecture.md"
             continue
         if NOT_SHIPPED.search(name):
             continue
         for number, line in enumerate((root / name).read_text().splitlines(), 1):
-            found = re.match(r'#include "(\w+)/', line)
-            if found and found[1] != folder and found[1] not in allowed[folder]:
-                yield (f"{name}:{number}: src/{folder} may not include src/{found[1]}"
+            found = re.match(r'#include "(\w+/.*)"', line)
+            other = found and folder_of(found[1], table)
+            if other and other != folder and other not in table[folder][0]:
+                yield (f"{name}:{number}: src/{folder} may not include src/{other}"
                        " (docs/architecture.md)")
+
+
+def line_errors(root):
+    """Folders with more lines than the table allows, tests and their data aside."""
+    table = table_of_folders(root)
+    lines = dict.fromkeys(table, 0)
+    for path in (root / "src").rglob("*"):
+        name = str(path.relative_to(root / "src"))
+        folder = folder_of(name, table)
+        if path.suffix in (".cpp", ".h", ".py") and folder in lines and not TEST.search(name):
+            lines[folder] += len(path.read_text().splitlines())
+    for folder, (_, most) in table.items():
+        if lines[folder] > most:
+            yield (f"src/{folder}: {lines[folder]} lines, at most {most} (docs/architecture.md):"
+                   " take some out, or raise the number and say why")
 
 
 def column_errors(root):
@@ -102,7 +125,8 @@ def format_errors(root):
         yield f"{name}: run clang-format -i {name}"
 
 
-CHECKS = {"includes": include_errors, "columns": column_errors, "format": format_errors}
+CHECKS = {"includes": include_errors, "lines": line_errors, "columns": column_errors,
+          "format": format_errors}
 
 
 def main():

@@ -1,17 +1,17 @@
-"""Makes distgrad/ranks/allow_list.py out of src/expression/allow_list.cpp: python3
+"""Makes distgrad/ranks/allow_list.py out of src/rank/expression/allow_list.cpp: python3
 allow_list_table.py > FILE."""
 
 import pathlib
 import re
 import textwrap
 
-_SOURCE = pathlib.Path(__file__).resolve().parents[2] / "expression" / "allow_list.cpp"
+_SOURCE = pathlib.Path(__file__).resolve().parents[2] / "rank/expression/allow_list.cpp"
 _COLUMNS = 100
 _PLACES = {"F": ("TORCH",), "M": ("METHODS",), "FM": ("TORCH", "METHODS"), "L": ("LINALG",)}
 
 _HEAD = '''\
-"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script
-makes this file.
+"""What an expression may call: the tables of src/rank/expression/allow_list.cpp, from which a
+test's script makes this file.
 
 python3 src/python/tests/allow_list_table.py > src/python/distgrad/ranks/allow_list.py
 """

@@ -1,5 +1,5 @@
-"""What an expression may call: src/expression/allow_list.cpp's tables, from which a test's script
-makes this file.
+"""What an expression may call: the tables of src/rank/expression/allow_list.cpp, from which a
+test's script makes this file.
 
 python3 src/python/tests/allow_list_table.py > src/python/distgrad/ranks/allow_list.py
 """

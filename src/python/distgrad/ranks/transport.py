@@ -14,7 +14,7 @@ from .board import local_rank, local_size
 from .call import NotOffered
 
 # An error is the rank's to tell: c10d's own threads must neither end the process nor wait beside
-# it, and wait() looks for NCCL's errors. As in src/backends/nccl/nccl.cpp.
+# it, and wait() looks for NCCL's errors. As in src/rank/backends/nccl/nccl.cpp.
 _NCCL_ENVIRONMENT = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",

@@ -1,0 +1,30 @@
+// Every way to make a scenario simpler by one thing. Internal to this folder, but for shrink.cpp
+// and tests.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "fuzz/document.h"
+
+namespace distgrad {
+
+struct Reduction {
+  std::string what;  // "step y dropped", "world_size 4 -> 2"
+  Document document;
+};
+
+using Reductions = std::vector<Reduction>;
+
+// Each adds what it knows of; they need not be valid.
+void reduce_ranks(const Document&, Reductions&);        // world, mesh, groups
+void reduce_steps(const Document&, Reductions&);        // drop, inline
+void reduce_inputs(const Document&, Reductions&);       // drop, layouts, shapes, values
+void reduce_options(const Document&, Reductions&);      // of the file and of collectives
+void reduce_expressions(const Document&, Reductions&);  // subexpressions, constants
+
+// Those of all, the greatest steps first, that are lighter than the document (weight.h). The parser
+// need not take them: is_valid() says.
+Reductions reductions_of(const Document&);
+
+}  // namespace distgrad

@@ -1,0 +1,142 @@
+#include "judge/dispute.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+#include <string_view>
+#include <vector>
+
+#include "judge/compare.h"
+#include "model/element_index.h"
+
+namespace distgrad {
+namespace {
+
+// Elements of which the truth is not known take anything.
+void open_bounds(const std::vector<UndecidedElement>& elements, std::vector<Gradient>& bounds) {
+  for (const UndecidedElement& e : elements)
+    for (Gradient& bound : bounds) {
+      const auto part = static_cast<std::size_t>(e.part);
+      if (bound.input != e.input || part >= bound.parts.size() || !bound.parts[part]) continue;
+      std::vector<double> values(bound.parts[part]->values().begin(),
+                                 bound.parts[part]->values().end());
+      if (static_cast<std::size_t>(e.element) >= values.size()) continue;
+      values[static_cast<std::size_t>(e.element)] = std::numeric_limits<double>::infinity();
+      bound.parts[part] = Array(bound.parts[part]->shape(), std::move(values));
+    }
+}
+
+std::string place_text(const GradientComparison& g) {
+  const GradientComparison::Place& place = *g.first_difference;
+  std::string text = g.input;
+  if (!place.index.empty()) text += fmt::format("[{}]", fmt::join(place.index, ", "));
+  return text + fmt::format(" on rank {}", place.rank);
+}
+
+const GradientComparison* first_differing(const CaseComparison& comparison) {
+  for (const GradientComparison& g : comparison.gradients)
+    if (!g.equal && g.first_difference) return &g;
+  return nullptr;
+}
+
+double value_at(const std::optional<Array>& array, const std::vector<std::int64_t>& index) {
+  if (!array) return 0;
+  std::int64_t element = 0;
+  for (std::size_t d = 0; d < index.size() && d < array->shape().size(); ++d)
+    element = element * array->shape()[d] + index[d];
+  return element < array->size() ? (*array)[element] : std::numeric_limits<double>::quiet_NaN();
+}
+
+// "x[2] on rank 1: the ranks hold 0, the loss's slope is 2"
+std::string difference_text(const GradientComparison& g) {
+  const GradientComparison::Place& place = *g.first_difference;
+  const auto rank = static_cast<std::size_t>(place.rank);
+  const std::optional<Array> none;
+  const bool local = !g.truth_by_rank.empty();
+  const auto& truth =
+      local ? (rank < g.truth_by_rank.size() ? g.truth_by_rank[rank] : none) : g.truth_full;
+  const auto& observed = !local && g.observed_full          ? g.observed_full
+                         : rank < g.observed_by_rank.size() ? g.observed_by_rank[rank]
+                                                            : none;
+  return fmt::format("{}: the gradient is {:.6g}, the slope of the objective {:.6g}", place_text(g),
+                     value_at(observed, place.index), value_at(truth, place.index));
+}
+
+// Why the truth of this place is not known.
+std::string why_undecided(const GradientComparison& g, const Simulation& simulation) {
+  const GradientComparison::Place& place = *g.first_difference;
+  const bool local = !g.truth_by_rank.empty();
+  for (const UndecidedElement& e : simulation.undecided_elements) {
+    if (e.input != g.input || (local && e.part != place.rank)) continue;
+    const auto& truth = local ? g.truth_by_rank[static_cast<std::size_t>(e.part)] : g.truth_full;
+    if (truth && index_of(truth->shape(), e.element) == place.index) return e.why;
+  }
+  return "";
+}
+
+// What the code takes out of autograd, or makes of a gradient in a hook.
+std::string texts_of(const std::vector<std::string>& cuts) {
+  constexpr std::size_t kMost = 3;
+  std::string text;
+  for (std::size_t i = 0; i < cuts.size() && i < kMost; ++i) text += (i ? "; " : "") + cuts[i];
+  if (cuts.size() > kMost) text += fmt::format("; and {} more", cuts.size() - kMost);
+  return text;
+}
+
+// Why what the ranks hold is what the code means.
+std::string meaning_text(const std::vector<std::string>& cuts) {
+  constexpr std::string_view kHook = "a hook: ";
+  std::vector<std::string> held, hooks;
+  for (const std::string& cut : cuts)
+    if (cut.starts_with(kHook))
+      hooks.push_back(cut.substr(kHook.size()));
+    else
+      held.push_back(cut);
+  const std::string changes = "a hook that changes the gradient: " + texts_of(hooks);
+  if (held.empty()) return "It is that slope but for " + changes;
+  return fmt::format(
+      "It is the slope with this held fixed, which the code takes out of autograd: {}{}",
+      texts_of(held), hooks.empty() ? "" : "; but for " + changes);
+}
+
+}  // namespace
+
+std::string dispute(const Case& which, const SimulateRequest& asked, const Simulation& simulation,
+                    const DistributedRun& run, const CaseComparison& comparison) {
+  const GradientComparison* g = first_differing(comparison);
+  if (!g || comparison.forward || comparison.truth || comparison.program) return "";
+  Simulation lenient = simulation;
+  open_bounds(simulation.undecided_elements, lenient.bounds);
+  if (!simulation.undecided_elements.empty() &&
+      compare(which, asked, lenient, &run).gradients_equal())
+    return fmt::format("{}; {}", difference_text(*g), why_undecided(*g, simulation));
+  if (simulation.held.empty()) return "";
+  const IntendedTruth meant = as_intended(asked, simulation);
+  if (!compare(which, meant.asked, meant.simulation, &run).gradients_equal()) return "";
+  return fmt::format("{}. {}", difference_text(*g), meaning_text(simulation.cuts));
+}
+
+IntendedTruth as_intended(SimulateRequest asked, Simulation simulation) {
+  if (!simulation.held.empty()) {
+    asked.weights.resize(1);
+    simulation.gradients = {simulation.held};
+  }
+  open_bounds(simulation.undecided_elements, simulation.bounds);
+  return {std::move(asked), std::move(simulation)};
+}
+
+bool could_be_rounding(const Case& which, const CaseComparison& comparison) {
+  const bool derived =
+      !which.scenario || which.scenario->tolerance.kind == Tolerance::Kind::kDerived;
+  return derived && which.dtype != DType::kFloat64 && !comparison.truth && !comparison.program;
+}
+
+std::string dispute_about_rounding(DType dtype, const CaseComparison& comparison) {
+  const GradientComparison* g = first_differing(comparison);
+  return fmt::format(
+      "{}; in float64 the case matches, so that it is a matter of rounding in {}: give a "
+      "\"tolerance\"",
+      g ? difference_text(*g) : "the forward values differ", traits(dtype).name);
+}
+
+}  // namespace distgrad

@@ -1,0 +1,15 @@
+// What is wrong before any backward: the file's own figures, its program, a value on the way
+// forward.
+#pragma once
+
+#include <optional>
+
+#include "judge/evidence.h"
+
+namespace distgrad {
+
+std::optional<Finding> truth_finding(const Evidence&);
+std::optional<Finding> program_finding(const Evidence&);
+std::optional<Finding> forward_finding(const Evidence&);
+
+}  // namespace distgrad

@@ -1,0 +1,35 @@
+// Pieces of the findings' sentences.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "judge/evidence.h"
+#include "judge/scaling.h"
+
+namespace distgrad {
+
+std::string number_phrase(double value);                        // "20", "0.333333", "nan"
+std::string array_phrase(const Array& array);                   // "20", "[1, 2, ... 5 more]"
+std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]"; "" for a scalar
+
+// Of the array's element; all of it where the index does not fit.
+std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index);
+
+// "a", "a and b", "a, b and c".
+std::string enumeration(const std::vector<std::string>& words);
+
+// "on every rank", "on rank 2", "on ranks 0 and 3"; many are counted: "on 12 of 64 ranks".
+std::string on_ranks(const std::vector<int>& ranks, int world_size);
+
+// "The gradients are 1/2 of the truth on every rank", "The gradient of w is zero on every rank",
+// "The gradients of w and b differ from the truth on rank 1": no full stop.
+std::string how_they_differ(const Evidence&, const std::optional<Scaling>&);
+
+// What the objective counts, e.g. "every rank's loss counts"; for one by axis its words explained.
+std::string meaning_of_objective(std::string_view spelled);
+
+}  // namespace distgrad

@@ -1,0 +1,13 @@
+// From the graph to the instructions that run, and the last line of defence: every node that the
+// result needs is either one of ours or an operator of the allow-list, whatever the emitter did.
+#pragma once
+
+#include "rank/expression/emitter.h"
+#include "rank/expression/instructions.h"
+
+namespace distgrad {
+
+// Throws ExpressionError.
+InstructionList lower(const EmittedGraph&);
+
+}  // namespace distgrad
