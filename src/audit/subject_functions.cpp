@@ -14,8 +14,6 @@
 namespace distgrad {
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr std::string_view kMark =
     "\x1e"
     "distgrad functions ";     // as finding.py has it
@@ -33,8 +31,8 @@ std::string why_no_answer(const std::string& part, const CapturedChild& child) {
   return fmt::format("{}: the process that imports it {}: {}", part, how, last_line(child.text));
 }
 
-Json ask(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
-         const Interpreter& python, const WhileImporting& while_importing) {
+nlohmann::json ask(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
+                   const Interpreter& python, const WhileImporting& while_importing) {
   ChildCommand command;
   command.arguments =
       python_functions_command(python.path, "python:" + part.called(), kinds_text(kinds));
@@ -45,10 +43,11 @@ Json ask(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
   });
   const std::size_t mark = child.text.rfind(kMark);
   if (mark == std::string::npos) {
-    if (interrupted_by()) return Json::object();
+    if (interrupted_by()) return nlohmann::json::object();
     throw UserError(why_no_answer(part.text, child));
   }
-  return Json::parse(first_line(std::string_view(child.text).substr(mark + kMark.size())));
+  return nlohmann::json::parse(
+      first_line(std::string_view(child.text).substr(mark + kMark.size())));
 }
 
 // "python:losses.py@checkpoint" and "GatherLayer": "python:losses.py:GatherLayer@checkpoint".
@@ -65,13 +64,13 @@ bool names_a_function(const SubjectPart& part) {
 
 SubjectFunctions functions_of(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
                               const Interpreter& python, const WhileImporting& while_importing) {
-  const Json answer = ask(part, kinds, python, while_importing);
+  const nlohmann::json answer = ask(part, kinds, python, while_importing);
   SubjectFunctions found;
   if (answer.empty()) return found;  // interrupted
   if (answer.contains("error"))
     throw UserError(fmt::format("{}: {}", part.text, answer["error"].get<std::string>()));
   found.is_built_in = answer["built_in"];
-  for (const Json& f : answer["functions"]) {
+  for (const nlohmann::json& f : answer["functions"]) {
     SubjectFunction function;
     function.kind = collective_named(f["kind"].get<std::string>()).value();
     function.subject = of_name(part, f["name"]);
@@ -79,7 +78,7 @@ SubjectFunctions functions_of(const SubjectPart& part, const std::vector<Collect
     function.problem = f["problem"];
     found.functions.push_back(std::move(function));
   }
-  for (const Json& name : answer["unnamed"])
+  for (const nlohmann::json& name : answer["unnamed"])
     found.unnamed.push_back(read_part(of_name(part, name)).called());
   return found;
 }

@@ -801,7 +801,7 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(report["verdict"], "right", report["text"])
         report = self.on_all_ranks("another norm")
         self.assertEqual([w["kind"] for w in report["wrong"]], ["clipping"], report["text"])
-        self.assertRegex(report["text"], r"clip_grad_norm_ in \S+:\d+ saw the\s+norm")
+        self.assertRegex(report["text"], r"clip_grads_with_norm_ in \S+:\d+ saw the\s+norm")
 
     def test_objectives_and_scales_that_are_declared(self):
         for name in ("objective", "scale"):

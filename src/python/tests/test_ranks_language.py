@@ -15,7 +15,7 @@ sys.path[:0] = [str(FOLDER.parent), str(FOLDER)]
 import allow_list_table  # noqa: E402
 from distgrad.ranks.language import Expression, InvalidExpression  # noqa: E402
 
-TABLE = FOLDER.parents[1] / "expression" / "testdata" / "python_equality.txt"
+TABLE = FOLDER.parents[1] / "rank/expression/testdata" / "python_equality.txt"
 
 
 def names(dtype):
