@@ -16,6 +16,7 @@ import torch
 
 from ..ranks.long_text import cut
 from ..ranks.rounding import Shaking
+from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import Unwaited
 from ..stepping import ECHOES
 from .coordinates import Coordinates
@@ -95,6 +96,7 @@ class Executor:
         self._kept = None  # the run whose graph is used again and again
         self._doing = ""
         self._waited_for = ()  # texts of asynchronous calls that are waited for
+        self._narrowing = None  # what move() runs as if all were float64, if anything
 
     def restore(self):
         if self.subject is not None:
@@ -171,10 +173,20 @@ class Executor:
             if perturbation:
                 self._look_inside(moves)
             for row in moves:
-                run = self._forward(self._inputs.expand(self._team.rank, row), has_backward=False)
+                with self._narrowing.widening() if self._narrowing else contextlib.nullcontext():
+                    run = self._forward(self._inputs.expand(self._team.rank, row),
+                                        has_backward=False)
                 yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
         finally:
             self.subject.held = before
+
+    def widen(self):
+        """Looks for casts to narrower dtypes in the function. From now on move() leaves them out.
+        Yields (dtypes that are cast to, texts of the casts)."""
+        self._narrowing = Narrowing()
+        with self._narrowing.watching():
+            self._forward(has_backward=False)
+        yield self._narrowing.dtypes, self._narrowing.casts
 
     def _look_inside(self, moves):
         """Tells what is held how large values inside are at the inputs, and beside them."""

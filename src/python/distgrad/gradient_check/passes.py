@@ -59,6 +59,7 @@ class Check:
         # The derivative with what the function detaches as a constant, and {line: what it does}
         self._held, self._places = None, {}
         self._races = []  # Findings on the forward
+        self._casts = []  # the dtypes that the function casts to, where casts are left out
 
     def run(self):
         started, _ = self._session.run("start")
@@ -221,6 +222,25 @@ class Check:
     # -- passes
 
     def _passes(self, has_wide):
+        notes, shown = list(self.notes), list(self._shown)
+        judgements = self._judgements(has_wide)
+        is_wide = has_wide or all(i["dtype"] == torch.float64 for on_rank in self._inputs
+                                  for i in on_rank)
+        if not is_wide or self._session.broken_by or not any(j.findings for j in judgements):
+            return judgements
+        # Differences of what is cast to a narrower dtype are steps, and no derivative.
+        if has_wide:
+            self._session.run("use", torch.float64)
+        self._casts, places = self._session.casts_left_out()
+        if not self._casts:
+            return judgements
+        self.notes, self._shown = notes, shown
+        self._note(f"The function casts to {', '.join(places[:_MOST_NAMED])}: its derivative is"
+                   " that without these casts, and the backward was held to their dtype.")
+        self._held, self._places = None, {}
+        return self._judgements(has_wide)
+
+    def _judgements(self, has_wide):
         # A direction of all ranks' tensors together does not tell what is whose.
         large = "blocks" if self._convention else "whole"
         kind = "elements" if self._is_small() else large
@@ -231,7 +251,11 @@ class Check:
             judgement, derivative = self._pass(kind, dtype, derivative, is_first=not judgements)
             if kind == "whole" and judgement.findings and not self._session.broken_by:
                 kind = "blocks"
+                # A call that was not waited for is waited for now.
+                races = [f for f in judgement.findings if f.name == "nondeterministic"]
                 judgement, derivative = self._pass(kind, dtype, None)
+                judgement.findings += races if not any(
+                    f.name == "nondeterministic" for f in judgement.findings) else []
             judgements.append(judgement)
             if self._session.broken_by:
                 break
@@ -373,7 +397,7 @@ class Check:
             most = max(found, key=lambda d: torch.finfo(d).eps, default=None)
             if most and torch.finfo(most).eps > widest:
                 self._note(f"The forward {how} {str(most)[6:]}: the backward was held to that.")
-        return [*dtypes, *inside, *returned]
+        return [*dtypes, *inside, *returned, *self._casts]
 
     def _as_given(self, roundings):
         """Of dtypes that the backward rounds to, those that are no narrower than the inputs as the

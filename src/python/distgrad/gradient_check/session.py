@@ -93,6 +93,13 @@ class Session:
         ended, _ = self.run("release")
         return measured if all(r.values[0] for r in ended) else None, places
 
+    def casts_left_out(self):
+        """Has move() run as if all were float64 from now on. Returns (the dtypes that the function
+        casts to, texts of the casts)."""
+        results, _ = self.run("widen")
+        dtypes, casts = ([x for result in results for x in result.values[0][i]] for i in (0, 1))
+        return list(dict.fromkeys(dtypes)), list(dict.fromkeys(casts))
+
     def those_that_matter(self, places):
         """Of these lines those by which outputs change."""
         results, _ = self.run("matter", list(places))

@@ -458,6 +458,10 @@ def product_in_half(x, w):
     return right_sum(x.half() * w.half()).to(x.dtype)
 
 
+def beside_bfloat16(x, w):
+    return x + right_sum(x.bfloat16() @ w.bfloat16()).to(x.dtype)
+
+
 def of_both_signs():
     return tuple((2 * matrix(low=low).detach() - 2).requires_grad_() for low in (0.0, 0.8))
 
@@ -709,6 +713,9 @@ CASES = [
          words=("affine within its roundings",)),
     Case("a product in half", product_in_half, of_both_signs, ranks=(2, 3),
          words=("The forward computes in",)),
+    Case("a residual beside bfloat16", beside_bfloat16,
+         lambda: (float32(), matrix(3, 3, torch.float32)), ranks=(2, 3),
+         words=("The function casts to bfloat16 in right.py:", "without these casts")),
     Case("returns float32", lambda x: right_sum(x.float()), float32, right=SUM,
          words=("The forward returns float32",)),
     Case("float32 and back in bfloat16", float32_and_back, bfloat16, right=SUM,
