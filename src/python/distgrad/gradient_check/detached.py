@@ -47,7 +47,7 @@ class HeldConstants(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() and not self._functions.gives_itself:
             what = _under_no_grad(func)
             args, kwargs = tree_map(lambda x: self.constant(x, what) if _is_cut(x) else x,
                                     (args, kwargs))
@@ -78,9 +78,14 @@ class _Functions(TorchFunctionMode):
     def __init__(self, held):
         super().__init__()
         self._held = held
+        # Autograd's own view of an input that a Function's forward returns as it is runs: that is
+        # in the graph afterwards.
+        self.gives_itself = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.gives_itself = func is _TENSOR.view_as and args[0] is args[1]
         result = func(*args, **(kwargs or {}))
+        self.gives_itself = False
         what = _DETACHES.get(func) or _NUMBERS.get(func)
         return self._held(result, what) if what and _is_cut(args[0]) else result
 

@@ -550,7 +550,20 @@ def _other_ranks_blocks(pair):
         if way is None and not pair.is_zero(r, k):
             return None
         moved |= way is not None and way != (r, k) and not pair.is_right(r, k)
-    return "ranks got what belongs to other ranks" if moved and n > 1 else None
+    if not moved or n < 2 or not (_are_slices(pair) or _are_rows_moved(pair)):
+        return None
+    return "ranks got what belongs to other ranks"
+
+
+def _are_slices(pair):
+    """Returns whether the right backward gives parts of the cotangents on as they are."""
+    return all(_are_zeros_and_ones(pair.right[r][k], pair.room[r][k]) for r, k in pair.pairs())
+
+
+def _are_rows_moved(pair):
+    """Returns whether each rank has all that is right for one rank."""
+    n = range(pair.ranks)
+    return all(any(all(pair.equals(r, k, pair.right[a][k]) for k in n) for a in n) for r in n)
 
 
 def _held(n, is_zero):

@@ -59,6 +59,13 @@ def returns_early(g, x):
     return g.clone() if me() == 0 else reduced(g)
 
 
+def counts_on_some(g, x):
+    g = reduced(g)
+    if me() != 0:
+        reduced(torch.ones(()))
+    return g
+
+
 def another_collective(g, x):
     return gathered(g).sum(0) if me() == 1 else reduced(g)
 
@@ -122,6 +129,8 @@ CASES = [
              "where the cotangent is transposed the backward raises on rank 1: ValueError: not"),
     breaking("returns early", function(reduced, returns_early), matrix, "other-backward",
              "rank 0 never entered the all_reduce that ranks 1, 2 wait in", "waits at"),
+    breaking("one more of another size", function(reduced, counts_on_some), matrix,
+             "other-backward", "rank 0 never entered the all_reduce that ranks 1, 2 wait in"),
     breaking("another collective", function(reduced, another_collective), matrix, "other-backward",
              "wait for each other in different collectives: rank 1 in all_gather, ranks 0, 2 in"),
     breaking("raises everywhere", function(reduced, nobody_raises_it), matrix, "other-backward",

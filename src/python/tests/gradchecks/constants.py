@@ -10,6 +10,7 @@ from .parts import Case, function, gathered, group, matrix, max_of, me, n, reduc
 identity = function(reduced, lambda g, x: g.clone())
 half = function(lambda x: x.clone(), lambda g, x: g / 2)
 whole_max = function(max_of, lambda g, x: reduced(g) * (x == max_of(x)))
+nothing_back = function(lambda x: x, lambda g, x: torch.zeros_like(g))
 average_in_a_function = function(lambda x: reduced(x.detach()), lambda g, x: g / n())
 
 
@@ -211,6 +212,11 @@ CASES = [
     Case("reduced in place under no_grad", reduced_under_no_grad, matrix, "identity-backward"),
     Case("an average inside a Function that detaches", average_in_a_function, matrix,
          "other-backward"),
+    Case("a Function that returns its input, and zeros", lambda x: right_sum(nothing_back(x).sin()),
+         matrix, "no-gradient", ("x̄_r = 0",), ranks=(3,)),
+    Case("beside a Function that returns its input: own",
+         lambda x: x + right_sum(nothing_back(x).sin()), matrix, "identity-backward",
+         ("x̄_r = ȳ_r",), ranks=(3,)),
     Case("a wrong sum and a target", wrong_sum_and_target, two, "missing-reduction", ranks=(3,),
          words=("y -> x", "y -> t: the backward is right, with that as a constant")),
     Case("a wrong sum and keys", wrong_sum_of_keys, x_and_w, "missing-reduction", alone=False,

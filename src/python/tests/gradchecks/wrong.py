@@ -25,6 +25,10 @@ def of_sum(name, backward, finding, *measured, **more):
     return Case(name, function(reduced, backward), matrix, finding, measured or None, SUM, **more)
 
 
+def weights():
+    return torch.arange(6, dtype=torch.float64).reshape(2, 3) + 1.5 * me() + 1
+
+
 def fractions():
     return torch.tensor([[2, 1, 3, 5], [1, 7, 2, 1], [4, 3, 1, 2], [1, 1, 6, 1]],
                         dtype=torch.float64) / 8
@@ -563,6 +567,9 @@ BEHAVIOURS = [
     Case("nobody waits, of random directions", function(reduced, not_waited_for),
          lambda: matrix(20, 30), "nondeterministic", alone=False, options={"basis": False},
          words=("Nobody waits in time for all_reduce (wrong.py:",)),
+    Case("weighted after the sum, and not before",
+         function(lambda x: reduced(x) * weights(), lambda g, x: reduced(g) * weights()), matrix,
+         "other-backward", absent=("belongs to other ranks",), ranks=(3,)),
     Case("a residual beside bfloat16: own", lambda x: x + identity_sum(x.bfloat16()).to(x.dtype),
          matrix, "missing-reduction", ("x̄_r = 2 ȳ_r",), ("x̄_r = Σ_k ȳ_k + ȳ_r",)),
     behaving("nobody waits", not_waited_for, "nondeterministic",
