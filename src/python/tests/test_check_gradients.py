@@ -108,6 +108,26 @@ def clipped_before_the_reduction(most):
     return model, step
 
 
+def under_two_names(reduces):
+    """One weight, which rank 0 calls `embedding` and rank 2 `head`; rank 1 has another."""
+    model = nn.Module()
+    name = ("embedding", "middle", "head")[dist.get_rank()]
+    generator = torch.Generator().manual_seed(3 + (dist.get_rank() == 1))
+    weight = nn.Parameter(torch.randn(4, 3, generator=generator, dtype=torch.float64))
+    model.register_parameter(name, weight)
+    group = dist.new_group([0, 2])
+
+    def step():
+        weight.grad = None
+        loss = (weight * (1 + dist.get_rank())).sin().sum()
+        loss.backward()
+        if reduces and name != "middle":
+            dist.all_reduce(weight.grad, group=group)
+        return loss
+
+    return model, step
+
+
 def tripled_after_clipping(model):
     clipped("first", "second")(model)
     for p in model.parameters():
@@ -397,6 +417,11 @@ def everything():
     found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
     found["clipped by the largest"] = asked(
         model, averaged(model, change=clipped("first", norm_type=float("inf"))))
+    for reduces in (True, False):
+        two_names = under_two_names(reduces)
+        found[f"two names, {reduces}"] = asked(*two_names, objective="sum")
+        found[f"one name, {reduces}"] = asked(*two_names, objective="sum",
+                                              copies="embedding=head")
     found["clipped too early"] = asked(*clipped_before_the_reduction(0.01))
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
@@ -794,6 +819,15 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("own norm")
         factors = report["wrong"][0]["factors"]
         self.assertAlmostEqual(factors[0] / factors[2], 3, places=3, msg=report["text"])
+
+    def test_one_parameter_under_two_names_is_one_once_that_is_said(self):
+        for reduces in (True, False):
+            report = self.on_all_ranks(f"one name, {reduces}")
+            self.assertEqual(report["verdict"], "right" if reduces else "wrong", report["text"])
+            report = self.on_all_ranks(f"two names, {reduces}")
+            self.assertIn('say copies="embedding=head"', " ".join(report["notes"]))
+        self.assertIn("The sum of p.grad over ranks 0, 2 is the derivative",
+                      self.on_all_ranks("one name, False")["text"])
 
     def test_clipping_by_the_right_norm_is_left_out_and_by_another_is_wrong(self):
         for name in ("clipped apart", "clipped by the largest"):

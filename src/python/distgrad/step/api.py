@@ -34,7 +34,8 @@ def check_gradients(
         count) of a step that returns both) that returns one number.
     group: of the ranks that train together; by default all.
     copies, pieces: patterns of names. Parameters that are equal on several ranks are taken for
-        copies of one; `pieces` are not, whatever their values, and `copies` are.
+        copies of one; `pieces` are not, whatever their values, and `copies` are. One that ranks
+        have under different names: "embedding.weight=head.weight".
     detached: lines of step()'s code, as the report names them, where what is detached is a constant
         on purpose: ("byol.py:12",); True: wherever it is.
     scale: what p.grad is to be times the derivative: a loss scale that is taken out later.

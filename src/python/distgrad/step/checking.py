@@ -41,7 +41,7 @@ class Options:
 
 def check(model, step, options, team):
     """The report, the same on all ranks. Raises StepError, Lost, TypeError."""
-    runs = Runs(model, step, options.objective, team)
+    runs = Runs(model, step, options.objective, team, options.copies)
     try:
         return _Check(runs, options).report()
     finally:
@@ -92,6 +92,7 @@ class _Check:
             report.undecide("no parameter requires a gradient on any rank")
             return report
         self._note_copies(known)
+        self._note_two_names(known)
         self._note_unlike_losses(losses)
         if changed and unwaited:
             report.wrong.append(Wrong("nondeterministic", changed, {}, [
@@ -253,6 +254,21 @@ class _Check:
             self._notes.append("all ranks hold the same parameters and have the same loss: if they"
                                " have the same data, too, a mean over the ranks that is missing"
                                " does not show here")
+
+    def _note_two_names(self, known):
+        """Says so where ranks have the same values under different names."""
+        alike = {}
+        for p in known:
+            if p.digest and not p.is_constant:
+                alike.setdefault(p.digest, []).append(p)
+        pairs = [(first, other) for first, *others in alike.values() for other in others
+                 if other.name != first.name and not set(first.holders) & set(other.holders)]
+        for first, other in pairs[:1]:
+            more = f" (so have {len(pairs) - 1} more pairs)" if len(pairs) > 1 else ""
+            self._notes.append(f"{first.name} on {ranks_text(first.holders)} and {other.name} on"
+                               f" {ranks_text(other.holders)} have the same values{more}, and are"
+                               " judged as two parameters: if they are one, say"
+                               f' copies="{first.name}={other.name}"')
 
     def _note_copies(self, known):
         apart = [p.name for p in known if len(p.holders) > 1 and not p.digest]

@@ -16,7 +16,7 @@ from ..ranks.unwaited import Unwaited
 from ..stepping import ECHOES
 from .errors import StepError
 from .roots import Begun, Roots, can_end
-from .variables import gradient_of, local_of, named_parameters
+from .variables import gradient_of, local_of, named_parameters, under_one_name
 
 OBJECTIVES = ("mean", "sum", "replicated")
 
@@ -80,10 +80,10 @@ class Repeated:
 class Runs(Repeated):
     """step() from the state that there is now."""
 
-    def __init__(self, model, step, objective, team):
+    def __init__(self, model, step, objective, team, copies=()):
         super().__init__(team)
         self.model, self.objective = model, objective
-        self.parameters = named_parameters(model)
+        self.parameters = under_one_name(named_parameters(model), copies)
         self._step = step
         # Of the last whole run (loss, what backward began at, how often, whether these are one
         # tensor); whether loss() can end there, None where that is not known yet

@@ -71,6 +71,15 @@ def named_parameters(model):
             if p.requires_grad and local_of(p).numel()}
 
 
+def under_one_name(parameters, copies):
+    """Returns `parameters` with the first of the names in "embedding.weight=head.weight", an entry
+    of `copies`, for any of them: one parameter has another name on each stage of a pipeline."""
+    first = {plain(name): plain(names[0]) for names in (text.split("=") for text in copies)
+             for name in names[1:]}
+    return {first[name] if first.get(name, name) not in parameters else name: p
+            for name, p in parameters.items()}
+
+
 def described(parameters, model):
     """What `pieces` wants to know of this rank's named_parameters(): plain values, to be sent to
     all ranks."""
@@ -97,7 +106,7 @@ def pieces(by_rank, copies=(), apart=()):
     """All pieces, in the order of the first rank's model. by_rank: what each rank's `described`
     gave; copies, apart: patterns of names whose values are one variable, or one a rank, whatever
     the values are."""
-    found = []
+    found, copies = [], [text.partition("=")[0] for text in copies]
     for name in dict.fromkeys(name for rows in by_rank for name in rows):
         groups = {}
         for rank, rows in enumerate(by_rank):
