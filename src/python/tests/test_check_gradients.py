@@ -50,6 +50,20 @@ class Float32Inside(nn.Module):
         return self.second((h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype))
 
 
+class BesideBfloat16(nn.Module):
+    """A residual stream in the parameters' dtype, beside a product in bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(8, 1)
+        self.inner = nn.Parameter(torch.randn(8, 8) / 3)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.second(torch.tanh(h + (h.bfloat16() @ self.inner.bfloat16()).to(h.dtype)))
+
+
 def averaged(model, dtype=torch.float64, dropout=0.0, change=lambda model: None, ends=None,
              seed=None):
     """A step that is right unless `change` makes it wrong, after the reduction. ends(loss). The
@@ -417,6 +431,9 @@ def everything():
     found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
     found["clipped by the largest"] = asked(
         model, averaged(model, change=clipped("first", norm_type=float("inf"))))
+    for dtype in (torch.float32, torch.float64):
+        beside = BesideBfloat16().to(dtype)
+        found[f"beside bfloat16, {dtype}"] = asked(beside, averaged(beside, dtype))
     for reduces in (True, False):
         two_names = under_two_names(reduces)
         found[f"two names, {reduces}"] = asked(*two_names, objective="sum")
@@ -819,6 +836,11 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("own norm")
         factors = report["wrong"][0]["factors"]
         self.assertAlmostEqual(factors[0] / factors[2], 3, places=3, msg=report["text"])
+
+    def test_a_right_step_with_casts_inside_is_not_accused(self):
+        for dtype in (torch.float32, torch.float64):
+            report = self.on_all_ranks(f"beside bfloat16, {dtype}")
+            self.assertEqual(report["verdict"], "right", report["text"])
 
     def test_one_parameter_under_two_names_is_one_once_that_is_said(self):
         for reduces in (True, False):

@@ -17,6 +17,7 @@ from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
 from .running import Runs
+from .seen import Seen
 from .variables import described, pieces
 from .watching import Arrivals, Clipping
 from .wording import clipping_text, is_clipped
@@ -116,9 +117,9 @@ class _Check:
             report.undecide(f"the gradients of {_some(names)} are not finite on"
                             f" {ranks_text(ranks)}")
             return report
-        measuring = Measuring(runs, known, gradients, base, self._dtypes)
-        judgement = Judge(measuring, lambda: self._alternatives(gradients),
-                          self._options.search_s).judge()
+        measuring, judgement = self._judged(known, gradients, base)
+        if (judgement.findings or judgement.undecided) and self._casts_below(measuring.dtype):
+            measuring, judgement = self._judged(known, gradients, base)
         if judgement.findings and not self._options.detached:
             self._dispute(report, judgement, measuring)
         self._fill(report, judgement, known, gradients, clipping, measuring.shared)
@@ -141,6 +142,25 @@ class _Check:
         report.notes += self._notes
         report.runs, report.seconds = runs.count, runs.seconds
         return report
+
+    def _judged(self, known, gradients, base):
+        measuring = Measuring(self._runs, known, gradients, base, self._dtypes)
+        return measuring, Judge(measuring, lambda: self._alternatives(gradients),
+                                self._options.search_s).judge()
+
+    def _casts_below(self, dtype):
+        """Looks for casts of what has a gradient to dtypes with fewer digits than `dtype`, which
+        finite differences see as steps. Returns whether there are any on some rank."""
+        with Seen() as seen:
+            self._runs.run()
+        found = {}
+        for row in self._runs.gather([(str(d), d.itemsize, where)
+                                      for d, where in seen.casts.items()]):
+            found.update((name, where) for name, size, where in row if size < dtype.itemsize)
+        self._dtypes |= set(found)
+        self._notes += [f"step() casts to {name.removeprefix('torch.')} in {where}: gradients were"
+                        " held to that" for name, where in found.items()]
+        return bool(found)
 
     def _fill(self, report, judgement, known, gradients, clipping, shared):
         report.parameters = list(dict.fromkeys(piece.name for piece in known))
