@@ -16,9 +16,10 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Equals the mark in finding.py.
 constexpr std::string_view kMark =
     "\x1e"
-    "distgrad functions ";     // as finding.py has it
+    "distgrad functions ";
 constexpr int kImportS = 900;  // builds of extensions take minutes
 
 std::string kinds_text(const std::vector<CollectiveKind>& kinds) {
@@ -51,7 +52,8 @@ Json ask(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
   return Json::parse(first_line(std::string_view(child.text).substr(mark + kMark.size())));
 }
 
-// "python:losses.py@checkpoint" and "GatherLayer": "python:losses.py:GatherLayer@checkpoint".
+// Turns "python:losses.py@checkpoint" and "GatherLayer" into
+// "python:losses.py:GatherLayer@checkpoint".
 std::string of_name(const SubjectPart& part, const std::string& name) {
   if (names_a_function(part)) return part.text;
   return fmt::format("python:{}:{}{}", part.place, name, part.mode ? "@" + *part.mode : "");
