@@ -69,8 +69,7 @@ std::string address_by_slurm(const std::string& node) {
 
 Address any_address(int family) {
   Address any;
-  any.storage.ss_family = static_cast<sa_family_t>(family);  // zeros elsewhere stand for any
-                                                             // address
+  any.storage.ss_family = static_cast<sa_family_t>(family);  // the address 0 means any
   any.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   return any;
 }

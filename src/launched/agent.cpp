@@ -215,8 +215,7 @@ class Agent {
 
   Channel hub_;
   std::map<int, std::unique_ptr<ZygoteProcess>> programs_;
-  std::map<std::uint64_t, std::unique_ptr<RemoteWorker>> workers_;  // each belongs to one of the
-                                                                    // programs above
+  std::map<std::uint64_t, std::unique_ptr<RemoteWorker>> workers_;  // run by the programs above
   std::optional<int> code_;
   std::string complaint_;
 };
