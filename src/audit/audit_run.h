@@ -60,9 +60,9 @@ class Audit {
   const std::vector<AuditRow>& rows_;
   StatusLine& status_;
   std::vector<RowCases> made_;
-  // Is indexed by row and trial; what was not tried is missing.
+  // Holds the results by row and trial; what was not tried is missing.
   std::vector<std::vector<std::optional<TrialResult>>> results_;
-  // Is indexed by row, in the battery's order; judgements point to these.
+  // Holds what is judged by row, in the battery's order; judgements point to these.
   std::vector<std::vector<TrialResult>> judged_;
   std::vector<std::string> measured_case_;    // by row: the name of one of the first trials
   std::map<std::string, Measured> measured_;  // by case

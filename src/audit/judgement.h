@@ -20,7 +20,7 @@ struct Cell {
   int judged() const;  // right or not
 };
 
-// Is a note below the table.
+// Holds a note that stands below the table.
 struct Note {
   Outcome outcome = Outcome::kRaises;
   std::string text;
@@ -37,7 +37,7 @@ struct Judgement {
                                        // user asked for, else all
   // Likewise. Objectives that no case says anything about are in neither list.
   std::vector<std::string> wrong_for;
-  // Is the one by which the cells are judged; the likeliest if none is right.
+  // Names the objective by which the cells are judged; the likeliest if none is right.
   std::string convention;
   std::array<Cell, kAspectCount> cells;  // by Aspect
   OutcomeCounts counts{};                // of all cases that count for the convention
@@ -51,11 +51,11 @@ struct Judgement {
   // Says that most of the subject's collectives are right for other losses. That is no mistake,
   // since a module may have functions for values of several types.
   std::string beside_others;
-  // Is the backward of one of the first cases; absent if it could not be measured.
+  // Holds the backward of one of the first cases; absent if it could not be measured.
   std::optional<Measured> measured;
   // True if that case is right, and nothing was measured in the one that fails.
   bool is_measured_elsewhere = false;
-  // Describe results other than right or wrong, one of each kind and reason.
+  // Hold results other than right or wrong, one of each kind and reason.
   std::vector<Note> notes;
   const TrialResult* smallest_failure = nullptr;
   const std::vector<TrialResult>* results = nullptr;  // all of them

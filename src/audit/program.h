@@ -13,7 +13,7 @@ namespace distgrad {
 // Weighs each element in the loss by its number, so that mixed-up cotangents show.
 std::string weighted(const std::string& value);
 
-// Is one collective call and what surrounds it.
+// Describes one collective call and what surrounds it.
 struct AuditProgram {
   using Json = nlohmann::ordered_json;
   using Steps = std::vector<std::pair<std::string, std::string>>;
@@ -32,7 +32,7 @@ struct AuditProgram {
   bool is_uneven = false;
   std::string dtype;
   std::string mode;  // of the subject
-  // Is long, since a torch custom operator's first call imports for seconds, on every rank.
+  // This is long since a torch custom operator's first call imports for seconds, on every rank.
   int timeout_s = 30;
 };
 

@@ -1,4 +1,4 @@
-// Is one case of an audit: a small program, as a scenario file, that exercises one aspect of a
+// Makes one case of an audit: a small program, as a scenario file, that exercises one aspect of a
 // collective.
 #pragma once
 
@@ -22,7 +22,7 @@ enum class Aspect {
   kOperand,
   kGraph,
   kValues,
-  // On request:
+  // These are tried only on request.
   kCheckpoint,
   kAutocast,
   kAsync,
@@ -35,7 +35,7 @@ struct AspectRow {
   std::string_view name;     // the column's heading
   std::string_view meaning;  // what is varied
   bool on_request = false;   // varies what surrounds the collective
-  // Is only for subjects in Python: rule sets and libraries know no such surroundings.
+  // Restricts this to subjects in Python: rule sets and libraries know no such surroundings.
   bool of_code = false;
 };
 
@@ -52,7 +52,7 @@ struct Trial {
 
   Aspect aspect = Aspect::kRanks;
   Loss loss = Loss::kSum;
-  // Is "transposed-cotangent-one-loss", unique within the battery and fit for a file's name.
+  // Holds "transposed-cotangent-one-loss", say: unique in the battery and fit for a file name.
   std::string name;
   std::string program;      // the name without the loss: "transposed-cotangent"
   std::string scenario;     // JSON text
@@ -71,8 +71,8 @@ struct Trial {
 // "replicated".
 inline constexpr std::string_view kAuditObjectives[] = {"sum", "mean", "replicated"};
 
-// Is what it is right for, if none of these: one loss, and an operand that all ranks hold and of
-// whose gradient each has a share.
+// Names what a call is right for, if none of these: one loss, and an operand that all ranks hold
+// and of whose gradient each has a share.
 inline constexpr std::string_view kForShares = "shares";
 
 // Returns true if all ranks have the same result. What is right for their own losses, whose

@@ -10,7 +10,7 @@
 
 namespace distgrad {
 
-// Are what follows the subcommand's name on the command line.
+// Holds what follows the subcommand's name on the command line.
 using Arguments = std::vector<std::string>;
 
 // Each reads its arguments with parse_arguments(), first and once (describe_command() relies on

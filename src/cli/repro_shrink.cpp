@@ -28,7 +28,7 @@ Json objective_json(const Objective& objective) {
   return by_axis;
 }
 
-// Is what a reduction must keep.
+// Holds what a reduction must keep.
 struct ShownMistake {
   Verdict verdict{};
   FindingName rule;

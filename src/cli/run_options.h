@@ -1,4 +1,4 @@
-// The options of `distgrad run`.
+// Holds the options of `distgrad run`.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace distgrad {
 
 enum class Color { kAuto, kAlways, kNever };
 
-// Is the part of the cases that this run does, out of `count` runs that together do all of them.
+// Says which part of the cases this run does, out of `count` runs that together do all of them.
 struct Shard {
   int index = 1;  // from 1
   int count = 1;

@@ -10,8 +10,8 @@
 
 namespace distgrad::dumps {
 
-// Is the part of a tensor of shape `full` that starts at `offset`. Parts of a flattened tensor have
-// one dimension.
+// Describes the part of a tensor of shape `full` that starts at `offset`. Parts of a flattened
+// tensor have one dimension.
 struct Box {
   Shape full, offset, extent;
 

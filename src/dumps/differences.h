@@ -24,17 +24,17 @@ struct Bound {
   double of_norm(double size, double expected_norm) const;
 };
 
-// Is what the user asked for, and what rounding may leave; docs/compare.md has the defaults.
+// Holds what the user asked for, and what rounding may leave; docs/compare.md has the defaults.
 struct Tolerance {
   std::optional<double> rtol = std::nullopt;
   std::optional<double> atol = std::nullopt;
   bool elementwise = false;  // relative to each element, as torch.allclose
-  // Is the dtype the run computed in, if that is coarser than the saved one.
+  // Holds the dtype the run computed in, if that is coarser than the saved one.
   std::optional<DType> dtype = std::nullopt;
   // True if something on the gradients' way was seen in a dtype that explains near differences.
   bool saw_short_dtype = false;
-  // Is the model's largest gradient. What is zero on paper (a bias before a normalisation, the bias
-  // of attention's keys) is rounding beside it. 0 means unknown.
+  // Holds the model's largest gradient. What is zero on paper (a bias before a normalisation, the
+  // bias of attention's keys) is rounding beside it. 0 means unknown.
   double model_largest = 0;
   double model_largest_observed = 0;  // the same for the run
 
@@ -74,7 +74,7 @@ struct Differences {
   std::int64_t strange = 0;
   std::int64_t beyond = 0;  // elements beyond their own bound, if it is element-wise
 
-  // Is the ratio of the 2-norms; infinite if the expected one is 0 and the error is not.
+  // Returns the ratio of the 2-norms; infinite if the expected one is 0 and the error is not.
   double relative_error() const;
 };
 

@@ -36,14 +36,14 @@ struct DumpAxis {
   int size = 1;
 };
 
-// Is a DeviceMesh, with its ranks in row-major order of the axes.
+// Describes a DeviceMesh, with its ranks in row-major order of the axes.
 struct DumpMesh {
   std::vector<DumpAxis> axes;
   std::vector<int> ranks;
 };
 
-// Is a DTensor's placement along one axis. A `split_factor` over 1 is _StridedShard's: axes to the
-// right, with that many ranks together, have cut the dimension before.
+// Describes a DTensor's placement along one axis. A `split_factor` over 1 is _StridedShard's: axes
+// to the right, with that many ranks together, have cut the dimension before.
 struct DumpPlacement {
   enum class Kind { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
@@ -65,7 +65,7 @@ struct DumpGradient {
   bool elsewhere = false;            // a DTensor on a mesh without this rank
 };
 
-// Is a process group with the rank: its name, perhaps empty, and its ranks.
+// Describes a process group with the rank: its name, perhaps empty, and its ranks.
 struct DumpGroup {
   std::string name;
   std::vector<int> ranks;

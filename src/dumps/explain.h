@@ -67,7 +67,7 @@ struct ParameterResult {
   bool bitwise = false;
   double rtol = 0;  // the tolerance used
   double max_abs_error = 0;
-  // Is the 2-norm of the error over that of the reference, on the worst rank; may be infinite.
+  // Holds the 2-norm of the error over that of the reference, on the worst rank; may be infinite.
   double relative_error = 0;
   double largest_expected = 0, largest_observed = 0;
   std::optional<WorstElement> worst;  // absent: nothing differs, or nothing could be compared

@@ -12,7 +12,7 @@
 
 namespace distgrad::dumps {
 
-// Is what one rank has of a parameter.
+// Describes what one rank has of a parameter.
 struct PieceOnRank {
   int rank;
   const RankDump* dump;

@@ -9,7 +9,7 @@
 namespace distgrad::dumps {
 
 struct MappedFile {
-  // Is null if the file is empty; unmapped with its last owner.
+  // Points to the content, or is null if the file is empty. The last owner unmaps it.
   std::shared_ptr<const std::byte> data;
   std::size_t size = 0;
 

@@ -15,7 +15,7 @@ struct Measured {
   Bound bound;
   Bound near_bound;
   bool forgives_near = false;
-  // For pieces on several ranks in a short dtype: all of them together are right, or near.
+  // For pieces on several ranks in a short dtype, says whether together they are right, or near.
   bool is_right_as_a_whole = false, is_near_as_a_whole = false;
   std::vector<Differences> differences;  // one a holding; without a gradient only max_expected
 

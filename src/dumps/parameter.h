@@ -14,7 +14,7 @@
 
 namespace distgrad::dumps {
 
-// Is the truth of one parameter.
+// Holds the truth of one parameter.
 struct Reference {
   enum class Kind {
     kMissing,  // no rank has a gradient
@@ -33,7 +33,7 @@ struct Reference {
 // copies.
 Reference reference_of(Holders&, const std::string& name, const Tolerance&);
 
-// Is what one rank holds, or what several hold whose shares (Partial) only together are a gradient.
+// Holds one rank's part, or that of several whose shares (Partial) only together are a gradient.
 struct Holding {
   std::vector<int> ranks;          // empty: the dump is one whole file
   std::vector<int> lacking;        // those of `ranks` whose share of the sum is missing
@@ -66,7 +66,7 @@ struct Parameter {
   std::string arrangement;     // how pieces were joined if nothing said so
   std::string unclear;         // why it cannot be compared; then there are no holdings
   std::int64_t uncovered = 0;  // elements that no rank has and that are not zero in the reference
-  // Are ranks whose shape does not fit; then there are no holdings.
+  // Lists ranks whose shape does not fit; then there are no holdings.
   std::vector<std::pair<std::vector<int>, Shape>> wrong_shapes;
 };
 

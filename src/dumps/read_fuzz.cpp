@@ -1,5 +1,5 @@
-// Is libFuzzer's entry: any bytes are a dump, which is compared with itself, or are refused as a
-// user's error. Build and run it as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp
+// libFuzzer calls this: any bytes must be a dump, which is compared with itself, or be refused with
+// a UserError. Build and run it as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp
 // runs it for a moment.
 #include <sys/mman.h>
 #include <unistd.h>

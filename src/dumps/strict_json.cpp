@@ -55,7 +55,7 @@ class Builder : public nlohmann::json_sax<Json> {
   static constexpr std::size_t kDeepest = 64;
   static constexpr std::size_t kLongestName = 4096;
 
-  // Is an object or list that has not ended; it goes into the one around it when it has.
+  // Holds an object or list that has not ended; it goes into the one around it when it has.
   struct Open {
     Json value;
     std::unordered_set<std::string> keys;  // of an object with many keys

@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-// Is a call while it is drawn.
+// Holds a call while it is drawn.
 struct Call {
   const CollectiveTraits* traits = nullptr;
   const Offer* offer = nullptr;

@@ -1,4 +1,4 @@
-// Has what the reductions share: a scenario document, and the places of its parts. Internal to this
+// Offers what reductions share: a scenario document and the places of its parts. Internal to this
 // folder.
 #pragma once
 

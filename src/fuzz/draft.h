@@ -25,7 +25,7 @@ enum class Style {
   kKinked,  // includes relu, max, sort, ..., at ties and zeros, too
 };
 
-// Is a tensor, or an expression for one. No element's magnitude exceeds `largest`.
+// Describes a tensor, or an expression for one. No element's magnitude exceeds `largest`.
 struct Value {
   std::string text;
   std::vector<Shape> shapes;  // by rank

@@ -48,7 +48,7 @@ const CollectiveCall* call_of(const Scenario& scenario, const std::string& step)
 
 }  // namespace
 
-// Is a program with its subject and its result.
+// Holds a program with its subject and its result.
 struct Fuzzer::Item {
   std::uint64_t index = 0;
   nlohmann::ordered_json document;
@@ -109,7 +109,7 @@ class Fuzzer::Outcomes : public VerifyListener {
   void on_progress(std::size_t, std::size_t) override {}
 
  private:
-  // Is indexed by the name that stands for its file's.
+  // Finds items by the name that stands for their file's.
   std::unordered_map<std::string, Item*> by_scenario_;
 };
 

@@ -44,7 +44,7 @@ struct FuzzFailure {
   // Says that it is no wrong gradient but a crash, a hang, an exception, or an invalid program.
   bool is_broken = false;
   std::string text;  // what it means, or the error's message
-  // Is as small as possible, with its note and what is expected of the subject.
+  // Holds the scenario, as small as possible, with its note and what is expected of the subject.
   nlohmann::ordered_json scenario;
   std::size_t shrinks = 0;  // reductions that were kept
   // False if the search ended before the scenario was as small as possible.

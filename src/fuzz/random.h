@@ -1,4 +1,4 @@
-// Is the fuzzer's random numbers: a counter through splitmix64's output function. The same seed
+// Makes the fuzzer's random numbers: a counter through splitmix64's output function. The same seed
 // gives the same program on every machine and with every standard library, which the standard's
 // distributions do not promise.
 #pragma once
@@ -13,7 +13,7 @@ namespace distgrad::fuzz {
 
 class Random {
  public:
-  // Is the stream of program `index` of `seed`. Streams do not depend on each other.
+  // Starts the stream of program `index` of `seed`. Streams do not depend on each other.
   Random(std::uint64_t seed, std::uint64_t index) : start_(mixed(seed ^ mixed(index + kStep))) {}
 
   std::uint64_t bits() { return mixed(start_ + ++count_ * kStep); }
@@ -38,7 +38,7 @@ class Random {
  private:
   static constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ull;
 
-  // Is Stafford's variant 13 of MurmurHash3's finaliser, as in splitmix64.
+  // Computes Stafford's variant 13 of MurmurHash3's finaliser, as in splitmix64.
   static std::uint64_t mixed(std::uint64_t z) {
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;

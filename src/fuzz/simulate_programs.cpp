@@ -31,7 +31,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kOutputLimit = 4096;
 constexpr int kLoadSeconds = 30;  // for libtorch, in addition to a program's own time
 
-// Is one process, which has every `step`-th program.
+// Describes one process, which has every `step`-th program.
 struct Worker {
   pid_t pid = -1;  // -1: none
   UniqueFd pipe, output;

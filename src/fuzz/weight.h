@@ -8,9 +8,9 @@
 
 namespace distgrad {
 
-// Is compared from the front: collectives; ranks (and further cases); inputs and steps; options;
-// the size of expressions; elements; how odd the numbers are; characters. Natural numbers end every
-// chain of reductions.
+// Weights compare from the front: collectives; ranks (and further cases); inputs and steps;
+// options; the size of expressions; elements; how odd the numbers are; characters. Natural numbers
+// end every chain of reductions.
 using Weight = std::array<std::int64_t, 8>;
 
 Weight weight_of(const Document&);

@@ -13,7 +13,7 @@ namespace distgrad {
 
 using GradientByRank = std::vector<std::optional<Array>>;  // absent: None
 
-// Is a box of the full tensor, with the ranks that hold it.
+// Describes a box of the full tensor, with the ranks that hold it.
 struct Piece {
   Shape start;
   Shape extent;

@@ -11,7 +11,7 @@
 
 namespace distgrad {
 
-// Indexed by world rank, then by element in row-major order.
+// Holds values by world rank, then by element in row-major order.
 using Joint = std::vector<std::vector<double>>;
 
 // Holds every list by world rank.

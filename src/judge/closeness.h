@@ -24,10 +24,10 @@ struct Difference {
   bool equal = true;
   std::int64_t first = -1;   // row-major element of the first difference; -1: none
   double max_abs_error = 0;  // over all elements, equal ones included
-  // Is relative to the wanted value; where that is 0 it counts only if the element differs.
+  // Holds the error relative to the wanted value; where that is 0 only elements that differ count.
   double max_rel_error = 0;
-  // Is the bound at the element with the largest error, among those that differ if any do. If every
-  // element is exactly the wanted one, it is the largest bound.
+  // Holds the bound at the element with the largest error, among those that differ if any do. If
+  // every element is exactly the wanted one, it is the largest bound.
   double bound = 0;
 
   // Joins a later tensor's difference: its first difference counts only if this one has none.

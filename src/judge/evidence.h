@@ -12,8 +12,8 @@
 
 namespace distgrad {
 
-// Is one tensor that must equal the truth by itself: a rank's gradient of a local input, or the
-// assembled gradient of another layout.
+// Describes one tensor that must equal the truth by itself: a rank's gradient of a local input, or
+// the assembled gradient of another layout.
 struct ComparedPart {
   std::size_t input = 0;  // index into comparison.gradients
   std::vector<int> ranks;

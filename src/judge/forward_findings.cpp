@@ -60,7 +60,7 @@ std::vector<std::int64_t> furthest_off(const Array& held, const Array& wanted) {
 // Returns "; nowhere by more than 0.2 % of the largest value: ..." if that is so little that a cast
 // may be the only cause.
 std::string narrowness_phrase(const ForwardDifference& d) {
-  // Is half a unit in the last place of bfloat16, times two for a sum of two such values.
+  // Equals half a unit in the last place of bfloat16, times two for a sum of two such values.
   constexpr double kMostOfACast = 1.0 / 128;
   double off = 0, largest = 0;
   for (const int rank : d.ranks) {

@@ -1,4 +1,4 @@
-// Is what a diagnosis may ask of the simulators and of the ranks that ran the case.
+// Declares what a diagnosis may ask of the simulators and of the ranks that ran the case.
 #pragma once
 
 #include <optional>

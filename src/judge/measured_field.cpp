@@ -10,7 +10,7 @@
 namespace distgrad {
 namespace {
 
-// Is one column of the matrices: the answer to a unit in one element of one rank's output.
+// Holds one column of the matrices: the answer to a unit in one element of one rank's output.
 struct Column {
   std::size_t rank = 0, element = 0;
   Joint measured, right;

@@ -39,7 +39,7 @@ struct Measurement {
 
   const CollectiveCall& call() const { return seen->call(); }
   std::size_t world_size() const { return seen->operands.size(); }
-  // Is the index in `cotangents` of the first joint one.
+  // Returns the index in `cotangents` of the first joint one.
   std::size_t first_joint() const { return probes.size(); }
 };
 

@@ -11,7 +11,7 @@ namespace distgrad {
 
 using Elements = std::vector<std::size_t>;  // of a tensor, row-major
 
-// Has the pieces of one rank's tensor, one for each rank of the group if the collective cuts it,
+// Holds the pieces of one rank's tensor, one for each rank of the group if the collective cuts it,
 // else one with all elements.
 using Pieces = std::vector<Elements>;
 

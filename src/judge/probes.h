@@ -17,10 +17,10 @@ namespace distgrad {
 // number a rank, its product with a direction that is the same for the truth and the ranks.
 enum class ProbeDetail { kElements, kDirection };
 
-// Has one array a rank.
+// Holds one array for each rank.
 struct ProbedValue {
   std::string name;  // of an input that requires grad, or of a reported step
-  // If several steps take the value: the one call whose share this is. Empty: all of it.
+  // If several steps take the value, names the one call whose share this is; empty for the whole.
   std::string taken_by;
   std::vector<Array> truth;
   std::vector<Array> ranks;      // zeros where nothing arrives

@@ -1,4 +1,4 @@
-// Programs and gradients made by hand, for tests.
+// Holds programs and gradients made by hand, for tests.
 #pragma once
 
 #include <string>

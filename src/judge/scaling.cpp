@@ -29,7 +29,7 @@ double bound_at(const ComparedPart& part, std::int64_t i) {
   return part.bound ? (*part.bound)[i] : 0;
 }
 
-// Is the ratio at the element with the largest truth, with its error.
+// Holds the ratio at the element with the largest truth, with its error.
 struct Ratio {
   double value = 0;
   double error = 0;

@@ -256,9 +256,8 @@ std::vector<std::string> sync_mistakes_of(const Program& program, const Input& i
     for (const auto& line : r.lines)
       for (const int rank : line) {
         if (line.size() >= 2) propose(Kind::kWithout, std::to_string(rank));
-        if (line.size() >= 3)
-          propose(Kind::kAlone, std::to_string(rank));  // of two ranks, that is
-                                                        // kForgotten
+        // With two ranks, kAlone is kForgotten.
+        if (line.size() >= 3) propose(Kind::kAlone, std::to_string(rank));
       }
   }
   return all;

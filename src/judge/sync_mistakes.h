@@ -15,7 +15,8 @@
 
 namespace distgrad {
 
-// Is spelt "sync:forgotten:dp", "sync:group:dp:tp" or "sync:without::2": kind, axis, group or rank.
+// Describes a mistake, spelt "sync:forgotten:dp", "sync:group:dp:tp" or "sync:without::2" by its
+// kind, axis, and group or rank.
 struct SyncMistake {
   enum class Kind {
     kForgotten,  // each rank keeps its own share

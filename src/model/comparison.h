@@ -30,7 +30,7 @@ struct GuardDifference {
   std::vector<std::int64_t> index;
   Array simulated;  // of the distributed program: the truth, or J
   Array wanted;     // what the file or the one-device program says
-  // Is simulated over wanted, if one number fits every element that differs.
+  // Holds simulated over wanted, if one number fits every element that differs.
   std::optional<double> factor;
 };
 

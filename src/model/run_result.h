@@ -66,7 +66,7 @@ using Strides = std::vector<std::int64_t>;
 struct Drive {
   std::string cotangents;                     // name of the input
   std::vector<Strides> operand_strides = {};  // by rank; empty: contiguous everywhere
-  // By rank, of one cotangent; a stride of 0 repeats the first element along that dim.
+  // Holds, by rank, the strides of one cotangent; a stride of 0 repeats the first element there.
   std::vector<Strides> cotangent_strides = {};
 };
 
@@ -158,11 +158,11 @@ struct ObservedCall {
   std::string step;
   Array operand;
   Strides operand_strides;
-  // Arrived at the output; absent if the backward never came here.
+  // Holds what arrived at the output; absent if the backward never came here.
   std::optional<Array> cotangent;
   Strides cotangent_strides;
   std::optional<Array> given;  // to the operand, by this call alone; absent: None
-  // What the backward left in the cotangent, if it wrote into it.
+  // Holds what the backward left in the cotangent, if it wrote into it.
   std::optional<Array> cotangent_after;
 };
 

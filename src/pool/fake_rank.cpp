@@ -1,6 +1,6 @@
-// Is a rank program without torch, for the tests of the pool. It does what the program's loss says:
-// a list of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank, "sim" or '*'
-// (everyone).
+// Runs a rank program without torch, for the tests of the pool. It does what the program's loss
+// says: a list of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank, "sim" or
+// '*' (everyone).
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

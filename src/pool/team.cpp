@@ -27,13 +27,13 @@ constexpr std::size_t kWindow = 64;          // cases sent and not answered
 constexpr std::size_t kSimulatorWindow = 8;  // less, since several simulators share the work
 constexpr std::size_t kWindowBytes = 64 << 20;
 
-// Is the time that other ranks have to report their own error once one rank has failed, since the
-// first to report need not be the cause.
+// Gives the time that other ranks have to report their own error once one rank has failed, since
+// the first to report need not be the cause.
 constexpr std::int64_t kGraceNs = 200 * kMillisecond;
 // Lies between the end of a socket and the zygote's report.
 constexpr std::int64_t kExitReportNs = 2 * kSecond;
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
-// Are the times that ranks may wait for each other, or for a stopped one, before they count as
+// Give the times that ranks may wait for each other, or for a stopped one, before they count as
 // stuck.
 constexpr std::int64_t kDeadlockNs = 300 * kMillisecond;
 constexpr std::int64_t kStoppedNs = 1500 * kMillisecond;
@@ -631,7 +631,7 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
     if (worker.error) failed.push_back(&worker);
   std::sort(failed.begin(), failed.end(),
             [](auto* a, auto* b) { return a->error_order < b->error_order; });
-  // Is the first case that went wrong; errors in later ones follow from it.
+  // Finds the first case that went wrong; errors in later ones follow from it.
   std::uint64_t id = failed[0]->error_id;
   for (const Worker* worker : failed) id = std::min(id, worker->error_id);
 

@@ -1,4 +1,4 @@
-// Is a team: workers that take the same requests in the same order. They are the ranks of one
+// Drives a team: workers that take the same requests in the same order. They are the ranks of one
 // world, or one simulator. Requests are streamed ahead of the replies, so that workers never wait
 // for the driver. After the first failure a team is useless, since its ranks are out of step.
 // Passive and single-threaded; WorkerPool drives it.

@@ -30,14 +30,14 @@ constexpr int kKeptRanks = 24;      // idle ranks that are kept in case a world 
 constexpr int kMaxZygotesLost = 3;  // in a row, without a completed case
 // Limits the time of a zygote to get ready, on a busy machine.
 constexpr std::int64_t kZygoteLoadNs = std::int64_t{300} * 1'000'000'000;
-// Is added for the user's code, after which the zygote gives up on it.
+// Adds this time for the user's code, after which the zygote gives up on it.
 constexpr std::int64_t kImportNs = std::int64_t{900} * 1'000'000'000;
 constexpr double kTorchS = 3;  // the time that torch may take before an import is reported
 
 // Refilling costs a system call a rank, so it waits for more than one reply, but not until workers
 // run out.
 constexpr std::size_t kRefillBelow = 48;
-// Is how many requests a simulator has before another one is started.
+// Says how many requests a simulator has before another one is started.
 constexpr std::size_t kSimulatorsShare = 2;
 constexpr std::size_t kTeamsShare = 2;  // the same for teams that work side by side
 // Bounds what such a team has ahead. It is small, since a case that waits keeps those behind it

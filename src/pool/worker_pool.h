@@ -34,20 +34,20 @@ struct WorkerPoolOptions {
   // simulator; the others start with their first case.
   std::vector<std::vector<std::string>> rank_commands;
   int simulators = 0;  // most of them; 0: one a core
-  // Is the most teams of one world that work side by side. A case that waits for something keeps
-  // one of them.
+  // Limits the teams of one world that work side by side. A case that waits for something keeps
+  // one.
   int teams = 1;
   // Opens the control socket of a zygote that runs this command elsewhere, for ranks on other
   // machines. Simulators always run here. Empty means that everything runs here.
   std::function<UniqueFd(const std::vector<std::string>& command)> open_elsewhere = {};
-  // Is the time, in seconds, that workers have to begin their first case once their program is
+  // Gives the time, in seconds, that workers have to begin their first case once their program is
   // ready.
   double begin_s = 60;
   // Names the axes of meshes that are laid over a launcher's processes in this order
   // (model/mesh_order.h); other meshes stay as they are.
   std::vector<std::string> mesh_order = {};
-  // Is called with what was asked for and the seconds so far while ranks, or a program before it
-  // forks them, import a subject. That does not count as a case's time.
+  // The pool calls it with what was asked for and the seconds so far while ranks, or a program
+  // before it forks them, import a subject. That does not count as a case's time.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};
   // Has what each of rank_commands imports of the user's before it is ready; may be empty.
   std::vector<std::vector<std::string>> imports = {};

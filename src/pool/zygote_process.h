@@ -1,4 +1,4 @@
-// Is the driver's side of a zygote: starts it, asks it for workers, hears what became of them. It
+// Represents a zygote in the driver: starts it, asks it for workers, hears what became of them. It
 // is passive: call exchange() when its descriptor is ready. Destroying it ends the zygote and all
 // workers. One that is elsewhere (its ranks are on other machines, say) is not started here, and
 // its workers have no process on this machine.

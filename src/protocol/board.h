@@ -1,4 +1,4 @@
-// Is a page of memory shared by the driver and one pool's ranks. It says where each rank is,
+// Lays out a page of memory shared by the driver and one pool's ranks. It says where each rank is,
 // without a system call. The driver looks at it only if a case takes too long or a rank died; the
 // ranks also find rank 0's store by it.
 #pragma once
@@ -15,7 +15,7 @@ enum class Phase : std::int32_t { kIdle = 0, kConnect, kForward, kBackward, kSyn
 struct RankSlot {
   std::atomic<std::uint64_t> case_id{0};
   std::atomic<std::int64_t> started_ns{0};  // CLOCK_MONOTONIC, when this rank began the case
-  // Is the index into the program's steps; -1: none, steps.size(): the loss.
+  // Holds the index into the program's steps; -1: none, steps.size(): the loss.
   std::atomic<std::int32_t> step{-1};
   std::atomic<Phase> phase{Phase::kIdle};
 };

@@ -15,7 +15,7 @@
 
 namespace distgrad {
 
-// Is the sealed tensor data of one message, which others can be given.
+// Holds the sealed tensor data of one message, which others can be given.
 struct SharedPayload {
   std::shared_ptr<const UniqueFd> fd;
   std::span<const double> values;
@@ -34,7 +34,7 @@ struct SharedPayload {
 };
 
 struct ExpectedValues {
-  // Is indexed by rank; empty, or absent, where nothing is expected.
+  // Holds tensors by rank; empty, or absent, where nothing is expected.
   using ByRank = std::vector<std::optional<Array>>;
 
   SharedPayload payload;          // holds all of them

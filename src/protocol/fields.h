@@ -19,7 +19,7 @@
 
 namespace distgrad {
 
-// Is a T, const for a writer.
+// Accepts a T, which is const for a writer.
 template <class Value, class T>
 concept Like = std::same_as<std::remove_const_t<Value>, T>;
 

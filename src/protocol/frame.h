@@ -1,4 +1,4 @@
-// Is the unit of the rank protocol: a JSON header, float64 tensor data, and file descriptors.
+// Holds the unit of the rank protocol: a JSON header, float64 tensor data, and file descriptors.
 // docs/protocol.md has the layout. Nothing from the other side is trusted: an invalid frame is an
 // error value, and nothing is allocated for bytes that have not arrived.
 #pragma once
@@ -25,7 +25,7 @@ inline constexpr std::size_t kMaxHeaderBytes = 64 << 20;
 // Limits tensor data that does not come in shared memory.
 inline constexpr std::size_t kMaxInlineBytes = 64 << 20;
 inline constexpr std::size_t kMaxFrameFds = 16;
-// Is the size from which this implementation shares instead of copying.
+// Gives the size from which this implementation shares instead of copying.
 inline constexpr std::size_t kShareFromBytes = 1 << 20;
 
 // Comes before the header, in little-endian.
@@ -38,7 +38,7 @@ struct FramePrefix {
 };
 static_assert(sizeof(FramePrefix) == 24);
 
-// Is a frame ready to be sent, to any number of receivers.
+// Holds a frame ready to be sent, to any number of receivers.
 struct OutgoingFrame {
   std::string bytes;
   std::vector<std::shared_ptr<const UniqueFd>> fds;
@@ -56,7 +56,7 @@ SharedFrame make_frame(std::string_view header, std::span<const std::span<const 
 // share memory.
 SharedFrame make_inline_frame(std::string_view header, std::span<const double> payload);
 
-// Is a received frame.
+// Holds a received frame.
 struct Frame {
   std::string header;
   std::span<const double> payload;

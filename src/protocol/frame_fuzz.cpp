@@ -1,5 +1,5 @@
-// Is libFuzzer's entry: anything that a rank or a zygote sends is a message or is refused, and
-// anything on the board is a note or none. Build and run it as the parser's
+// libFuzzer calls this: anything that a rank or a zygote sends must be a message or be refused, and
+// anything on the board must be a note or none. Build and run it as the parser's
 // (src/scenario/parse_fuzz.cpp).
 #include <algorithm>
 #include <cstdint>

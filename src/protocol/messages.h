@@ -40,7 +40,7 @@ struct ForkWorker {
   // does not survive a fork. It then names what will carry the collectives, "nccl on cuda", to be
   // loaded before the first case.
   std::string exec = {};
-  // Is its place among a launcher's processes; -1 means that of its rank. Without a launcher it
+  // Gives its place among a launcher's processes; -1 means that of its rank. Without a launcher it
   // means nothing.
   int place = -1;
 };

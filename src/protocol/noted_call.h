@@ -1,5 +1,5 @@
-// Is what a rank notes on the board of its current collective. The rank may write while it is read,
-// and may have filled the memory with anything.
+// Reads what a rank notes on the board of its current collective. The rank may write while it is
+// read, and may have filled the memory with anything.
 #pragma once
 
 #include <cstdint>

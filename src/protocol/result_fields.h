@@ -35,7 +35,7 @@ void fields(auto& a, Like<RuleChoice> auto& choice) {
   a("rule", rule);
 }
 
-// Is for differences that were asked for only.
+// Lists the fields of differences, which are present only if they were asked for.
 template <class Archive>
 void fields(Archive& a, Like<FiniteDifferences> auto& differences) {
   using Answer = FiniteDifferences::Answer;

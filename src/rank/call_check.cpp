@@ -16,8 +16,8 @@ namespace {
 
 using Plains = std::vector<Plain>;
 
-// Is relative to the largest term. The roundings of six ranks are a hundredth of it, and a wrong
-// derivative is off by more.
+// Limits the error relative to the largest term. The roundings of six ranks are a hundredth of it,
+// and a wrong derivative is off by more.
 constexpr double kCloseCall = 1e-13;
 
 Plains magnitudes(Plains values) {

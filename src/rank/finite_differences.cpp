@@ -7,16 +7,16 @@
 namespace distgrad {
 namespace {
 
-// Is about the cube root of float64's epsilon, where truncation (h²) and rounding (epsilon / h)
-// weigh the same.
+// The step is about the cube root of float64's epsilon, where truncation (h²) and rounding (epsilon
+// / h) weigh the same.
 constexpr double kStep = 0x1p-17;
 // Bounds, relative to J, what its evaluation may lose by rounding, even in thousands of additions
 // that cancel.
 constexpr double kRounding = 4096 * std::numeric_limits<double>::epsilon();
-// Is relative to the scale. A right derivative is this close, a wrong formula is off by far more.
+// A right derivative is this close, relative to the scale; a wrong formula is off by far more.
 constexpr double kClose = 1e-6;
-// Is relative to the scale. If slopes over one step and over two differ by more, nothing can be
-// said of the derivative.
+// Limits their difference relative to the scale. If slopes over one step and over two differ by
+// more, nothing can be said of the derivative.
 constexpr double kRough = 1e-3;
 
 }  // namespace

@@ -23,7 +23,7 @@ Backward of_memory(const LocalMistake& mistake) {
       };
 }
 
-// Is a call that is made as well, for its backward.
+// Describes a call that is made as well, for its backward.
 struct OtherCall {
   CollectiveCall spec;
   CallSite site;

@@ -30,7 +30,7 @@ using Tensors = std::vector<at::Tensor>;
 constexpr std::int64_t kManyElements = std::int64_t{1} << 20;  // all ranks' inputs together
 constexpr std::int64_t kManyResults = std::int64_t{1} << 21;   // of all operators, on all ranks
 
-// Is thrown if bounds take long and may wait.
+// The simulator throws this if bounds take long and may wait.
 struct BoundsTakeLong {};
 
 class SimulatorRun {

@@ -18,7 +18,7 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kLongest = 1'000'000;  // bytes; GitHub's limit is 1 MiB for a step
-// Is room for what may follow the current part: the later sections, and what was left out.
+// Keeps room for what may follow the current part: the later sections, and what was left out.
 constexpr std::size_t kReserve = 20'000;
 constexpr std::size_t kShownInFull = 20;  // cases; somebody still reads such a page
 constexpr std::size_t kLongestPrinted = 16'000;

@@ -14,7 +14,7 @@
 namespace distgrad {
 namespace {
 
-// Is one rank's gradient, or the full tensor; absent: a missing gradient.
+// Holds one rank's gradient, or the full tensor; absent if there is no gradient.
 using Part = std::optional<Array>;
 
 constexpr std::size_t kWholeWidth = 60;     // ... if they are no wider
@@ -302,7 +302,7 @@ struct Grid {
   std::vector<std::string> notes;               // by line
   std::size_t label_width = 0;
   std::vector<std::size_t> widths;
-  // Are the lines to compare if what differs is coloured; 0: none.
+  // Name the lines to compare if what differs is coloured; 0: none.
   std::size_t observed = 0, declared = 0;
 
   std::size_t width_of_columns(std::size_t first, std::size_t last) const {

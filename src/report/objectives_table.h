@@ -22,7 +22,7 @@ struct ObjectivesTableOptions {
 // was observed (--simulate), it has the truths only.
 std::string objectives_table(const GradientComparison&, const ObjectivesTableOptions&);
 
-// Is the same table before it is laid out.
+// Holds the same table before it is laid out.
 struct ObjectivesTable {
   struct Row {
     std::string label;               // "observed", or an objective

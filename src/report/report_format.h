@@ -21,7 +21,7 @@ struct FormatContext {
   std::vector<std::string> hosts = {};       // of the ranks, by rank, if they are on several
   std::vector<std::string> mesh_order = {};  // the order in which meshes lie over them, if not
                                              // their own
-  // Is the absolute folder that code hosts show paths against: the repository's.
+  // Names the absolute folder that code hosts show paths against: the repository's.
   std::string root = {};
   // `ended_early` says why not all cases ran, "interrupted; 3 of 10 cases were finished"; empty if
   // all did. `broken_off` says that nobody wanted that, so that what is missing must not look like

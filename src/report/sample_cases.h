@@ -50,8 +50,8 @@ inline CaseResult match(const std::string& file, const std::string& place = "",
   return r;
 }
 
-// Is pytorch#58005's program: x = 1 on two ranks, y = all_reduce((rank + 2) x), loss y², objective
-// sum.
+// Holds pytorch#58005's program: x = 1 on two ranks, y = all_reduce((rank + 2) x), loss y²,
+// objective sum.
 inline GradientComparison debated(Parts observed) {
   GradientComparison g;
   g.input = "x";

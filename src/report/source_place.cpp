@@ -64,7 +64,7 @@ std::optional<SubjectPart> code_to_blame(const CaseResult& r) {
 
 bool is_word(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
 
-// Is the place of a `def NAME` or `class NAME`; `indent` is where it begins.
+// Holds the place of a `def NAME` or `class NAME`; `indent` is where it begins.
 struct Definition {
   int line = 0;
   std::size_t indent = 0;

@@ -23,7 +23,7 @@ enum class JsonKind : std::uint8_t { kNull, kTrue, kFalse, kNumber, kText, kList
 
 class JsonTree;
 
-// Is one value of a tree, and valid as long as the tree is.
+// Refers to one value of a tree, and is valid as long as the tree is.
 class JsonValue {
  public:
   JsonKind kind() const;

@@ -1,5 +1,5 @@
-// Is libFuzzer's entry: any bytes parse as a scenario or are refused as a user's error. Build it
-// with clang++ and -DDISTGRAD_FUZZ=ON; run it as: parse_fuzz -max_total_time=60
+// libFuzzer calls this: any bytes must parse as a scenario or be refused as a user's error. Build
+// it with clang++ and -DDISTGRAD_FUZZ=ON; run it as: parse_fuzz -max_total_time=60
 // src/scenario/testdata/good src/scenario/testdata/invalid
 #include <cstdint>
 

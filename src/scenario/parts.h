@@ -1,4 +1,4 @@
-// Has what the parts of the parser share. Each reads some keys of the file into the scenario.
+// Holds what the parts of the parser share. Each reads some keys of the file into the scenario.
 // Internal to this folder.
 #pragma once
 

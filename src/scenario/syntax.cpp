@@ -440,9 +440,8 @@ void collect_free_names(const Syntax& node, std::set<std::string>& bound,
                         std::set<std::string>& found) {
   if (node.kind == Kind::kName && !bound.contains(node.text)) found.insert(node.text);
   const bool binds = node.kind == Kind::kComprehension || node.kind == Kind::kGenerator;
-  if (binds)
-    collect_free_names(*node.children[1], bound, found);  // the iterable is outside the
-                                                          // scope
+  // The iterable is outside the scope.
+  if (binds) collect_free_names(*node.children[1], bound, found);
   std::vector<std::string> added;
   for (const std::string& target : node.targets)
     if (bound.insert(target).second) added.push_back(target);

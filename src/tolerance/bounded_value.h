@@ -45,7 +45,7 @@ BoundedValue computed(double value, double propagated_error, double ulps);
 
 bool is_power_of_two(double value);
 
-// Is the accuracy of exp, exp2 and expm1, ours and torch's.
+// Gives the accuracy of exp, exp2 and expm1, ours and torch's.
 inline constexpr double kExpUlps = 2;
 
 // Below this the residual of a product or a quotient may itself underflow in double.

@@ -10,7 +10,7 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Is one entry of a matrix product: row times column, plus what it is added to.
+// Describes one entry of a matrix product: row times column, plus what it is added to.
 struct Entry {
   double error = 0;      // from the terms' own errors
   double magnitude = 0;  // sum of |terms|, errors included

@@ -1,4 +1,4 @@
-// Has what rules of pointwise operators share: arguments that are broadcast to the result's
+// Holds what rules of pointwise operators share: arguments that are broadcast to the result's
 // elements, and errors written for each.
 #pragma once
 

@@ -17,7 +17,7 @@ struct SoftmaxRow {
   double weighted_error = 0;  // sum of y_j e_j
   double largest_error = 0;
   double highest = -kInfinity;
-  // Is the sum of y_j times the rounding of x_j - max, which exp turns into a relative error.
+  // Holds the sum of y_j times the rounding of x_j - max, which exp turns into a relative error.
   double spread_rounding = 0;
   double log_sum = 0;
 };

@@ -174,9 +174,8 @@ void pairwise_distances_backward(OpCall& call) {
             p == 2 ? constant(1)
                    : power_of_distance(d, p - 2) / power_of_distance(distance.number(at), p - 2);
         term = g.number(at) * d * unit / distance.number(at);
-        if (p != 2 && !term.exact())
-          term.error *= 2;  // the kernel has its own order of the same
-                            // factors
+        // The kernel has its own order of the same factors.
+        if (p != 2 && !term.exact()) term.error *= 2;
       }
       const std::int64_t target = at / rows_b * columns + k;
       errors[target] += term.error;

@@ -12,7 +12,7 @@ namespace distgrad::tolerance {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Is a binary floating-point format. Values of every format are held as double.
+// Describes a binary floating-point format. Values of every format are held as double.
 struct Format {
   int significand_bits;
   int min_exponent;      // the smallest positive subnormal is 2^min_exponent

@@ -12,8 +12,8 @@ namespace distgrad::tolerance {
 struct ProductFigures {
   // Bounds what the e_i and the relative roundings do: everything but underflow.
   double relative_error = 0;
-  // Is the product of max(1, |f_i| + e_i), which bounds what any part of the product is multiplied
-  // by.
+  // Holds the product of max(1, |f_i| + e_i), which bounds what any part of the product is
+  // multiplied by.
   double largest = 1;
   double smallest = 1;  // product of min(1, |f_i| - e_i): no part of the product is nearer to 0
   // Every part is a multiple of 2^lowest_bit. This is useful only if all factors are exact.

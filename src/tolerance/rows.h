@@ -1,4 +1,4 @@
-// Has what rules of reductions and row operators share: a tensor as rows, and the handling of one
+// Holds what rules of reductions and row operators share: a tensor as rows, and the handling of one
 // row.
 #pragma once
 

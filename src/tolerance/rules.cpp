@@ -8,7 +8,7 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Is Splitmix64's mixing step, for reproducible signs without random state.
+// Computes Splitmix64's mixing step, for reproducible signs without random state.
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -47,7 +47,7 @@ void find_rule(OpTraits& traits) {
 }
 
 void estimate_by_perturbation(OpCall& call) {
-  // Is the number of random sign patterns; a linear map deviates most at one of 2^n corners.
+  // Gives the number of random sign patterns; a linear map deviates most at one of 2^n corners.
   constexpr int kPatterns = 8;
   // Covers what eight patterns may miss, and the operator's own rounding.
   constexpr double kSafety = 8;

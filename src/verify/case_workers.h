@@ -13,7 +13,7 @@
 
 namespace distgrad {
 
-// Is thrown by whatever waits for an answer when the process was interrupted (interrupted_by()).
+// Whatever waits for an answer throws this when the process was interrupted (interrupted_by()).
 struct Interrupted {};
 
 // Returns true for cases on a GPU, whose less accurate functions give the same truth wider bounds.

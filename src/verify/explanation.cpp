@@ -24,8 +24,8 @@ using Kind = ExplainedValue::Kind;
 // Both were computed in float64 and differ only in the order of their sums.
 constexpr double kRoundings = 1e-10;
 
-// For code: there are too many elements to measure, or a run in which a value between is copied is
-// right.
+// Says this for code if there are too many elements to measure, or if a run in which a value
+// between is copied is right.
 constexpr const char* kNotKnown = "Which step's backward is wrong is not known.";
 constexpr const char* kPartsHere =
     "the cotangents part here: the backward of this step does not give what is right";

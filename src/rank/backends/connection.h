@@ -1,7 +1,6 @@
-// Is one rank's end of one group: the exchanges that collectives are made of. A backend implements
-// the primitives it has; this class composes and notes what it lacks or gets wrong.
-//
-// All ranks of the group must make the same calls in the same order. Tensors may be non-contiguous;
+// Represents one rank's end of one group: the exchanges that collectives are made of. A backend
+// implements the primitives it has; this class composes and notes what it lacks or gets wrong.  All
+// ranks of the group must make the same calls in the same order. Tensors may be non-contiguous;
 // results are fresh, contiguous and outside the autograd graph. Calls block until done. They throw
 // c10::Error (or what the backend throws) if a peer is gone.
 #pragma once
@@ -49,7 +48,7 @@ class Connection {
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& chunks,
                                      const std::vector<Shape>& received);
 
-  // Is for subjects that go through torch's dispatcher, as Python's torch.distributed does.
+  // Serves subjects that go through torch's dispatcher, as Python's torch.distributed does.
   virtual c10d::ProcessGroup& process_group() = 0;
 
   // Makes its own exchanges go that way, too, so that watchers of torch's dispatcher see them.

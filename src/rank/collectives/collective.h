@@ -13,8 +13,7 @@
 
 namespace distgrad {
 
-// Is one group's call: its options and the group's size. Ranks, roots and rows count within the
-// group.
+// Holds one group's call: its options and the group's size. Ranks, roots and rows count within it.
 struct Call {
   const CollectiveCall* spec = nullptr;
   int size = 1;
@@ -45,7 +44,7 @@ struct Collective {
   at::Tensor (*forward)(const Call&, Connection&, const at::Tensor& operand,
                         SavedForBackward& saved);
 
-  // Is the native adjoint: maps this rank's output cotangent to its operand's cotangent.
+  // Computes the native adjoint: maps this rank's output cotangent to its operand's cotangent.
   at::Tensor (*backward)(const Call&, Connection&, const SavedForBackward&,
                          const at::Tensor& cotangent);
 

@@ -1,4 +1,4 @@
-// Has what several collectives share: reductions over ranks, cuts, and shape checks. Private to
+// Holds what several collectives share: reductions over ranks, cuts, and shape checks. Private to
 // src/rank/collectives (and src/rank/rules).
 #pragma once
 

@@ -9,7 +9,7 @@
 
 namespace distgrad {
 
-// Is a row-major array of doubles.
+// Holds a row-major array of doubles.
 struct Plain {
   Shape shape;
   std::vector<double> values;

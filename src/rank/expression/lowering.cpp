@@ -108,7 +108,7 @@ class Lowering {
     to.push_back(std::move(instruction));
   }
 
-  // Is for constructors: a function that takes a tensor puts its result on that tensor's device.
+  // Serves constructors: a function that takes a tensor puts its result on that tensor's device.
   int device_input_of(const Node* node) const {
     const auto matched = graph_.matched.find(node);
     if (matched == graph_.matched.end()) return -1;

@@ -11,9 +11,9 @@ namespace distgrad {
 
 std::span<const Rule> mistakes();
 
-// Is a mistake that a rank makes with its own memory, around a right adjoint. As a rule it acts on
-// all ranks' tensors at once; a mutant on a real rank has it act on the tensors that autograd
-// passes.
+// Describes a mistake that a rank makes with its own memory, around a right adjoint. As a rule it
+// acts on all ranks' tensors at once; a mutant on a real rank has it act on the tensors that
+// autograd passes.
 struct LocalMistake {
   std::string_view name;
   bool (*applies)(const CollectiveCall&);

@@ -14,7 +14,7 @@
 
 namespace distgrad {
 
-// Is indexed by group rank. Cotangents are never undefined; they are zeros if no loss depends on
+// Holds values by group rank. Cotangents are never undefined; they are zeros if no loss depends on
 // the output.
 struct JointValues {
   std::vector<at::Tensor> operands;
@@ -34,7 +34,7 @@ struct Rule {
 // Returns nullptr if there is no such rule. Every rule of backward_rules() is there.
 const Rule* rule_named(std::string_view name);
 
-// Is thrown in backward by a rule whose library raises there.
+// A rule throws this in backward if its library raises there.
 class RaisesInBackward : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
