@@ -4,12 +4,12 @@
 
 namespace distgrad {
 
-// The only place where a confined process can write: an empty folder in memory of its own, which
-// its children share.
+// Names the only place where a confined process can write: an empty folder in memory of its own,
+// which its children share.
 inline constexpr const char* kPrivateFolder = "/dev/shm";
 
-// For this process and what it starts: makes everything mounted read-only and without devices (but
-// /dev/null and its like), drops all rights in its user namespace, and refuses the calls on the
+// Makes everything mounted read-only and without devices (but /dev/null and its like), for this
+// process and what it starts, drops all rights in its user namespace, and refuses the calls on the
 // list (syscall_filter.h). The process must have the rights to do so, and PR_SET_NO_NEW_PRIVS.
 // Returns what could not be done, with errno set; null on success.
 const char* confine();

@@ -53,7 +53,7 @@ void add_row(std::vector<Weights>& rows, Weights weights) {
     rows.push_back(std::move(weights));
 }
 
-// Elements of one row of gradients, as far as the program tells: an expression's shape it does not.
+// Counts the elements of one row of gradients, as far as the program tells their shapes.
 std::int64_t elements_of_a_row(const Program& program) {
   std::int64_t total = 0;
   for (const Input& input : program.inputs) {

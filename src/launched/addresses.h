@@ -47,7 +47,7 @@ Address address_to_listen_at(const std::string& host, bool others_come);
 // Listens there, at the first of the ports that is free. Throws SystemError.
 UniqueFd listen_at(const std::string& host, int first_port, bool others_come);
 
-// The number of ports that are tried, from the first one on.
+// Says how many ports are tried, from the first one on.
 inline constexpr int kPortsTried = 16;
 
 // Returns an empty descriptor where nobody listens there or the timeout passes.

@@ -13,7 +13,7 @@ namespace distgrad {
 // connections up. Times are those of monotonic_ns().
 class LostRanks {
  public:
-  // The time from the first lost rank to the report, as one host's end takes several ranks with it.
+  // Passes from the first lost rank to the report, as one host's end takes several ranks with it.
   static constexpr std::int64_t kTogetherNs = 100'000'000;
 
   using HostOf = std::function<std::string(int rank)>;

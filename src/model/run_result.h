@@ -121,8 +121,8 @@ struct Simulation {
   // True if every cotangent that reaches one of the program's collective calls is 0, so that no
   // collective's backward affects the gradients. Found only if the request is with_guards.
   bool reaches_no_collective = false;
-  // `single_device`: its loss, its gradients and their bounds (local inputs by rank, as the layout
-  // says).
+  // These hold the loss of `single_device`, its gradients and their bounds (local inputs by rank,
+  // as the layout says).
   std::optional<double> single_loss;
   double single_loss_bound = 0;
   std::vector<Gradient> single_gradients;

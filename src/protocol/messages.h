@@ -87,7 +87,7 @@ struct WorkerSeen {
   std::uint64_t worker = 0;
   char state = 0;              // as in /proc; 0: unknown
   std::int64_t waited_ns = 0;  // for a core
-  // Only in an answer: "loss.py:41 in f: time.sleep(1000)", or empty.
+  // In an answer only, says where its code is: "loss.py:41 in f: time.sleep(1000)", or empty.
   std::optional<std::string> at = {};
 };
 

@@ -29,7 +29,7 @@ struct NotedCall {
   bool is_between_two = false;  // the other ranks are unknown: a message from anybody, or a group
                                 // that the rank does not know
   std::uint64_t number = 0;  // among the collectives of its group that the rank has entered, from 1
-  // Only in a note: how many collectives of each group were entered, this one included.
+  // In a note only, counts the collectives of each group that were entered, this one included.
   std::map<std::string, std::uint64_t> entered = {};
   bool reported_all = true;            // only in a note: `entered` has all groups
   std::vector<NotedCall> recent = {};  // only in a note: the last ones of its group, this one

@@ -1,5 +1,5 @@
-// all_to_all: rank i cuts its operand as row i of the splits says; chunk j goes to rank j, which
-// joins what it receives.
+// Implements all_to_all: rank i cuts its operand as row i of the splits says. Chunk j goes to rank
+// j, which joins what it receives.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

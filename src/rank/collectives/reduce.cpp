@@ -1,4 +1,4 @@
-// reduce: the reduction on root, zeros elsewhere.
+// Implements reduce: root gets the reduction, others get zeros.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

@@ -1,4 +1,5 @@
-// send_recv: pairs of [source, destination]; what was sent here, else zeros of the operand's shape.
+// Implements send_recv for pairs of [source, destination]: a rank gets what was sent to it, or else
+// zeros of the operand's shape.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

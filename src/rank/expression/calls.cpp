@@ -15,7 +15,7 @@ namespace {
 
 using Kind = Syntax::Kind;
 
-// Refused for every function, wherever torch takes them.
+// These are refused for every function, wherever torch takes them.
 constexpr std::string_view kRefusedKeywords[] = {"device",        "generator",    "layout",
                                                  "memory_format", "names",        "out",
                                                  "pin_memory",    "requires_grad"};

@@ -16,11 +16,11 @@ struct Syntax;
 struct EmittedGraph {
   std::shared_ptr<torch::jit::Graph> graph = std::make_shared<torch::jit::Graph>();
   torch::jit::Value* result = nullptr;
-  // Our own nodes do this ...
+  // Says what our own nodes do.
   std::unordered_map<const torch::jit::Node*, torch::jit::Operation> operations;
-  // ... and these call one of torch's operators.
+  // Holds the nodes that call one of torch's operators.
   std::unordered_map<const torch::jit::Node*, std::shared_ptr<torch::jit::Operator>> matched;
-  // Byte offsets in the text.
+  // Holds byte offsets in the text.
   std::unordered_map<const torch::jit::Node*, std::size_t> places;
   // Has the constants for numbers of the text, with the number as written. Nothing else in the
   // graph depends on a number's value, except where expression.cpp's Shape says so.
