@@ -14,7 +14,7 @@ namespace distgrad {
 
 struct BackwardRuleRow {
   std::string_view name;  // "adjoint", "identity", ...
-  // The finding that the rule stands for when it is not the truth, e.g. "identity-backward".
+  // Names the finding that the rule stands for when it is not the truth, e.g. "identity-backward".
   std::string_view finding;
   std::string_view summary;
 };
@@ -26,7 +26,8 @@ struct LibraryRow {
   CollectiveKind kind;
   std::string_view ops;   // comma-separated reduce ops, or "" for all (kinds without op: "")
   std::string_view rule;  // a backward rule's name, or "raises"
-  // The first torch that it was measured on, "2.15"; "" means all. The first row that fits counts.
+  // Names the first torch that it was measured on, "2.15"; "" means all. The first row that fits
+  // counts.
   std::string_view since = {};
 };
 

@@ -72,7 +72,8 @@ struct CompiledProgram {
 // InvalidAt.
 std::optional<Expression> inner_of_gradient_norm(const Expression& loss);
 
-// The names a rank may use besides inputs and steps: rank, world_size, NAME_rank, NAME_size.
+// Returns the names a rank may use besides inputs and steps: rank, world_size, NAME_rank,
+// NAME_size.
 Scope rank_scope(const Program&);
 // Returns the names for values that belong to no rank: world_size, and each NAME_size that is the
 // same everywhere.
