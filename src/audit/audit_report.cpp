@@ -14,17 +14,17 @@ namespace {
 
 using Tone = Picture::Tone;
 
-// What the case came to, by the row's convention.
+// Returns the case's result by the row's convention.
 CaseResult judged_case(const TrialResult& t, const Judgement& j) {
   CaseResult r = t.result;
-  r.which.id = r.which.scenario->file + ":" +
-               j.function;  // an audit runs one case alone in no way that its own name would tell
+  // An audit does not run one case alone, so its name need not say how.
+  r.which.id = r.which.scenario->file + ":" + j.function;
   const Outcome outcome = outcome_of(t);
   r.broken = false;
   r.as_expected = std::nullopt;
   if (is_judged(outcome)) r.as_expected = outcome == Outcome::kRight;
-  // What dies in forward is as wrong as the row: the function may be right wherever it takes what
-  // it is given.
+  // A case that dies in forward counts as wrong if the row is; otherwise the function may be right
+  // for all that it accepts.
   if (!is_judged(outcome) && r.verdict == Verdict::kError && j.wrong) r.as_expected = false;
   if (!r.as_expected) {
     r.why = reason_of(t);
@@ -33,8 +33,8 @@ CaseResult judged_case(const TrialResult& t, const Judgement& j) {
   return r;
 }
 
-// A row may be wrong though each of its cases is right by itself: beside the module's other
-// collectives, or for all losses but one.
+// Blames a row whose cases are each right: it may be wrong beside the module's other collectives,
+// or for all losses but one.
 void blame_whole_row(std::vector<CaseResult>& cases, std::size_t first, const Judgement& j) {
   const auto from = cases.begin() + static_cast<std::ptrdiff_t>(first);
   const auto is_off = [](const CaseResult& r) { return r.as_expected && !*r.as_expected; };
@@ -82,7 +82,7 @@ Picture picture_of(const std::vector<Judgement>& judgements) {
       "Each square counts the cases of one aspect, judged by what the row is right for; 2/5: so "
       "many of so many are right. err: a case raises in forward; die: its ranks die or hang there; "
       "no: refused; ?: disputed.";
-  std::vector<std::size_t> shown;  // aspects that were tried
+  std::vector<std::size_t> shown;  // those that were tried
   for (std::size_t a = 0; a < kAspectCount; ++a)
     if (std::any_of(judgements.begin(), judgements.end(),
                     [&](const Judgement& j) { return j.cells[a].tried() > 0; }))

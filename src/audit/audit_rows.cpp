@@ -16,7 +16,7 @@ bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-// A subject without a row for copy or slice has the adjoint, which is none of its doing.
+// A subject without a row for copy or slice has the adjoint, which is not its own code.
 bool offers_of_its_own(const std::string& subject, CollectiveKind kind) {
   if (!enters_parallel_region(kind) || is_reference(subject)) return true;
   const auto rows = library_rows();
@@ -67,7 +67,7 @@ class Planner {
     return std::find(asked_.begin(), asked_.end(), kind) != asked_.end();
   }
 
-  // `kinds`: only these; empty: all that it has.
+  // `kinds` restricts the collectives; empty means all that it has.
   void add_part(const SubjectPart& part, const std::vector<CollectiveKind>& kinds) {
     const bool is_one = kinds.size() == 1 && names_a_function(part);
     if (!part.is_python() || is_one || part.is_reference() || part.is_in_place())
@@ -102,7 +102,7 @@ class Planner {
     }
   }
 
-  // What runs all collectives under one name.
+  // Adds a part that runs all collectives under one name.
   void add_whole(const std::string& part, const std::vector<CollectiveKind>& kinds) {
     for (const CollectiveTraits& kind : kCollectives) {
       const bool is_wanted = kinds.empty()
@@ -125,8 +125,8 @@ class Planner {
     }
   }
 
-  // Rule sets and libraries know no checkpoint, autocast and so on, nor has what has a mode already
-  // another one.
+  // Leaves modes out: rule sets and libraries know no checkpoint, autocast and so on, and a subject
+  // in one mode takes no other.
   std::vector<Trial> trials(CollectiveKind kind, ReduceOp op, const std::string& subject) const {
     const SubjectPart part = read_part(subject);
     const bool is_code = part.is_python();

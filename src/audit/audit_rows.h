@@ -1,5 +1,5 @@
-// What an audit is asked for, and the lines that it makes of it: a collective, an op and a function
-// each.
+// Holds what an audit is asked for, and the lines that it makes of that: one for a collective, an
+// op and a function.
 #pragma once
 
 #include <string>
@@ -22,14 +22,14 @@ struct AuditRow {
   CollectiveKind kind;
   ReduceOp op;
   std::string subject;   // what runs this collective, without KIND=
-  std::string function;  // how a reader knows it
+  std::string function;  // its name for readers
   std::vector<Trial> trials;
 };
 
 struct AuditPlan {
   std::vector<AuditRow> rows;
-  std::vector<std::string> lacking;    // collectives for which the subject has no function
-  std::vector<std::string> not_asked;  // those that are tried on request only
+  std::vector<std::string> lacking;    // collectives without a function in the subject
+  std::vector<std::string> not_asked;  // those tried on request only
   std::vector<std::string> unusable;   // functions that cannot be called, with the reason
 };
 
@@ -37,7 +37,7 @@ struct AuditPlan {
 AuditPlan plan_of(const AuditOptions& options, Interpreters& interpreters,
                   const WhileImporting& while_importing);
 
-// The names that --without takes: of aspects and of cases.
+// Returns the names that --without takes: of aspects and of cases.
 std::vector<std::string> parts_of_an_audit();
 
 }  // namespace distgrad

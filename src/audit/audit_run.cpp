@@ -19,9 +19,9 @@
 namespace distgrad {
 namespace {
 
-// A right formula says nothing of what is wrong in another case: then that case's, if it has one.
-// Where that has none, the formula is what the row is but for what breaks, if its own case is
-// right.
+// Shows a measured formula. One that is right does not explain another, wrong case, so it takes
+// that case's, if there is one. If there is none and its own case is right, it stays: the row
+// follows it, except for what breaks.
 void take_measured(Judgement& j, const Measured& of_first, bool is_first_right) {
   j.measured = of_first;
   if (!j.wrong || of_first.formula != of_first.right || !j.smallest_failure) return;
@@ -41,10 +41,10 @@ bool is_dead_end(const CaseResult& r) {
   return r.verdict == Verdict::kSkipped || r.verdict == Verdict::kError;
 }
 
-// What comes of a batch of cases, by their names.
+// Collects the results of a batch of cases, by their names.
 class Collector : public VerifyListener {
  public:
-  // `wanted`: the names of the cases whose call's backward is to be measured.
+  // `wanted` names the cases whose call's backward is to be measured.
   Collector(StatusLine& status, std::size_t before, const std::vector<std::string>& wanted)
       : status_(status), before_(before), wanted_(wanted.begin(), wanted.end()) {}
   void on_conclusion(const Conclusion& c) override {
@@ -83,8 +83,8 @@ class Collector : public VerifyListener {
 }  // namespace
 
 std::string subject_of(const AuditRow& row, const Trial& trial) {
-  // What has a mode or a part of its own is named for its collective; a library that runs
-  // everything stays what it is.
+  // A subject with a mode or a part of its own is named for its collective; a library that runs
+  // everything stays as it is.
   const bool is_whole = !is_foreign_code(row.subject);
   std::string subject = row.subject;
   if (!is_whole || trial.needs_all_reduce)
@@ -122,8 +122,8 @@ Audit::RowCases Audit::cases_of(const AuditRow& row) const {
   return made;
 }
 
-// On the most ranks of the first trials, which have losses of their own where that makes a
-// difference.
+// Chooses, among the first trials, one with the most ranks; the ranks have their own losses if that
+// makes a difference.
 void Audit::choose_measured() {
   for (std::size_t r = 0; r < rows_.size(); ++r) {
     const Case* chosen = nullptr;
@@ -165,8 +165,7 @@ std::vector<Judgement> Audit::judge() {
   return judgements;
 }
 
-// What a function's call does to be the user's mistake costs that function alone, where there are
-// others.
+// Excludes only the function whose call shows a user's mistake, if there are others.
 void Audit::note_problem(const std::string& subject, const std::string& message) {
   if (std::find(unusable_.begin(), unusable_.end(), message) == unusable_.end())
     unusable_.push_back(message);
@@ -178,7 +177,7 @@ void Audit::note_problem(const std::string& subject, const std::string& message)
     throw UserError(message);
 }
 
-// What was refused along dim 0 may be meant for another dim.
+// A call that was refused along dim 0 may be meant for another dim.
 bool Audit::is_hopeless(std::size_t row, const Trial& trial) const {
   if (is_unusable_[row]) return true;
   bool any = false, all_refused = true;
@@ -193,7 +192,7 @@ bool Audit::is_hopeless(std::size_t row, const Trial& trial) const {
 
 bool Audit::was_cut_short() const { return interrupted_by() || !failure_.empty(); }
 
-// Whether nothing more was to come of a row.
+// Returns true if the row can produce no more results.
 bool Audit::is_finished(std::size_t row) const {
   const std::vector<Trial>& trials = rows_[row].trials;
   for (std::size_t t = 0; t < trials.size(); ++t)
@@ -201,8 +200,8 @@ bool Audit::is_finished(std::size_t row) const {
   return true;
 }
 
-// By now whatever is slow once has been: a case that takes many times as long as the first ones
-// hangs.
+// Shortens timeouts, since whatever is slow once has been by now: a case that takes many times as
+// long as the first ones hangs.
 void Audit::shorten_timeouts() {
   constexpr double kLeastTimeoutS = 10, kTimesTheFirst = 20;
   double slowest = 0;
@@ -231,7 +230,7 @@ void Audit::batch(const IsAsked& is_asked) {
   Collector collector(status_, done_, measured_case_);
   try {
     verifier_->verify(cases, collector);
-  } catch (const SystemError& e) {  // what was finished is judged all the same
+  } catch (const SystemError& e) {  // finished cases are judged nevertheless
     failure_ = e.what();
   }
   done_ += cases.size();

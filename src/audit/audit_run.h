@@ -14,11 +14,12 @@
 
 namespace distgrad {
 
-// "all_gather=python:losses.py:GatherLayer+all_reduce=in_place": what runs a trial of the row.
+// Returns what runs a trial of the row:
+// "all_gather=python:losses.py:GatherLayer+all_reduce=in_place".
 std::string subject_of(const AuditRow& row, const Trial& trial);
 
-// The first trials of each row alone, on two and on three ranks, and then the others of the rows in
-// which anything came of them: what is not offered, or raises or hangs always, is not asked 50
+// Runs the first trials of each row, on two and on three ranks, and then the others of rows that
+// gave any result. So a function that is not offered, or always raises or hangs, is not tried 50
 // times.
 class Audit {
  public:
@@ -26,19 +27,19 @@ class Audit {
   Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& interpreters,
         StatusLine& status);
 
-  // The judgements point to results that this owns. After an interrupt (interrupted_by()) or a
-  // failure() they are of the rows alone whose trials were all through. Throws UserError where no
-  // function can be called.
+  // Runs everything. The judgements point to results that this owns. After an interrupt
+  // (interrupted_by()) or a failure() there are only those of rows that were finished. Throws
+  // UserError if no function can be called.
   std::vector<Judgement> run();
 
-  // Why it ended before its time: ranks that are lost, programs that do not start; or empty.
+  // Says why it ended early: ranks are lost, or programs do not start; or empty.
   const std::string& failure() const { return failure_; }
 
-  // Why functions could not be called, of which there is no judgement.
+  // Says why functions could not be called; they have no judgement.
   const std::vector<std::string>& unusable() const { return unusable_; }
 
  private:
-  // A row's trials as cases, in their order.
+  // Holds a row's trials as cases, in their order.
   struct RowCases {
     std::vector<std::unique_ptr<Scenario>> scenarios;  // the cases point to these
     std::vector<Case> cases;
@@ -59,11 +60,11 @@ class Audit {
   const std::vector<AuditRow>& rows_;
   StatusLine& status_;
   std::vector<RowCases> made_;
-  std::vector<std::vector<std::optional<TrialResult>>>
-      results_;  // by row and trial; what was not tried lacks
-  std::vector<std::vector<TrialResult>>
-      judged_;  // by row, in the battery's order: judgements point to these
-  std::vector<std::string> measured_case_;    // by row, its name: of one of the first trials
+  // Holds the results by row and trial; what was not tried is missing.
+  std::vector<std::vector<std::optional<TrialResult>>> results_;
+  // Holds what is judged by row, in the battery's order; judgements point to these.
+  std::vector<std::vector<TrialResult>> judged_;
+  std::vector<std::string> measured_case_;    // by row: the name of one of the first trials
   std::map<std::string, Measured> measured_;  // by case
   std::vector<bool> is_unusable_;             // by row
   std::vector<std::string> unusable_;

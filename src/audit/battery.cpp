@@ -21,7 +21,7 @@ void add_ranks(Maker& maker) {
 
 // ---- groups
 
-// Two groups of equal size. Whoever has an odd number of ranks has none.
+// Returns true if two groups of equal size are possible, which takes an even number of ranks.
 bool has_halves(const Maker& maker) { return maker.ranks_or(4) % 2 == 0 && maker.ranks_or(4) > 2; }
 
 AuditProgram in_blocks(const Maker& maker) {
@@ -85,7 +85,7 @@ void add_roots(Maker& maker) {
 
 // ---- tensors
 
-// "dim-1", "last-dim", "last-dim-but-one".
+// Returns "dim-1", "last-dim" or "last-dim-but-one".
 std::string name_of_dim(int dim) {
   if (dim >= 0) return fmt::format("dim-{}", dim);
   return dim == -1 ? "last-dim" : "last-dim-but-one";
@@ -110,23 +110,23 @@ void add_dtypes(Maker& maker) {
     p.dtype = dtype;
     maker.add(Aspect::kDType, dtype, p);
   }
-  // Small integers are the same in every dtype: a detour over a narrower one is seen by what does
-  // not fit in it. Not in float64, from which float32 is a detour that training does not take.
+  // Small integers are the same in every dtype, so a detour over a narrower one shows only in
+  // values that do not fit in it. It is not tried in float64, as training takes no detour from it
+  // over float32.
   AuditProgram p = maker.base();
   p.dtype = "float32";
   p.inputs["x"] = {{"random", {{"shape", {2 * p.ranks, 3}}, {"kind", "normal"}}}};
   maker.add(Aspect::kDType, "float32-of-many-digits", p);
 }
 
-// Of the form that the collective's result has, and not gone through it.
+// Returns a value of the result's form that did not go through the collective.
 std::string local_twin(const Maker& maker, int ranks) {
   if (maker.traits().joins()) return fmt::format("2 * x.expand({}, {}, 3)", ranks, 2 * ranks);
   return maker.keeps_shape() ? "2 * x" : "2 * x[:2]";
 }
 
-// One cotangent goes to two users. Autograd hands the very tensor to both, to the one that came
-// last in forward first: a backward that works in place on its cotangent changes what the other
-// gets.
+// One cotangent goes to two users. Autograd passes the same tensor to both, first to the one that
+// came last in forward, so a backward that works in place on its cotangent changes the other's.
 void add_shared_cotangents(Maker& maker) {
   AuditProgram p = maker.base();
   p.before = {{"u", local_twin(maker, p.ranks)}};
@@ -173,7 +173,7 @@ void add_operands(Maker& maker) {
   p.inputs["x"] = maker.random({1, 3});
   p.operand = fmt::format("x.expand({}, 3)", rows);
   maker.add(Aspect::kOperand, "expanded-operand", p);
-  // tanh keeps its result for its own backward, and the loss reads it after the call: a forward
+  // tanh keeps its result for its own backward, and the loss reads it after the call, so a forward
   // that writes into its operand changes both.
   p = maker.base();
   p.mode = "shared";
@@ -189,8 +189,9 @@ void add_graphs(Maker& maker) {
   AuditProgram p = maker.base();
   p.loss = "(y * y).sum() + " + weighted("y") + " + y.sum() * y.mean()";
   maker.add(Aspect::kGraph, "used-twice", p);
-  // An addition hands the very tensor on that the backward gave, so that both gradients come to the
-  // input as they are: who returns one buffer each time overwrites the first with the second.
+  // An addition passes on the very tensor that the backward gave, so both gradients reach the input
+  // unchanged. A backward that returns the same buffer each time overwrites the first with the
+  // second.
   p = maker.base();
   p.more_collective = "x + 1";
   p.loss = weighted("y") + " + (y * z).sum()";
@@ -206,8 +207,8 @@ void add_values(Maker& maker) {
   if (!maker.traits().takes_op) return;
   AuditProgram p = maker.base();
   if (maker.op() == ReduceOp::kProduct) {
-    // Zeros that a gradient goes through: that of the one zero is the product of the others. Some
-    // elements have none, so that not all that a wrong rule gives is zero.
+    // Gradients go through these zeros: that of a lone zero is the product of the others. Some
+    // elements have none, so that a wrong rule does not give only zeros.
     const int some = p.ranks + 1;
     p.before = {{"a", fmt::format("torch.where(torch.arange(x.numel()).reshape(x.shape) % {} == "
                                   "rank, x - x.detach(), x)",
@@ -227,8 +228,8 @@ void add_values(Maker& maker) {
 
 // ---- shapes
 
-// How many elements each rank sends to each. What is received is not what is sent, nor is the sum
-// of it.
+// Returns how many elements each rank sends to each. The sizes received, and their sum, differ from
+// those sent.
 Json uneven_rows(int ranks) {
   Json rows = Json::array();
   for (int r = 0; r < ranks; ++r) {
@@ -241,8 +242,8 @@ Json uneven_rows(int ranks) {
   return rows;
 }
 
-// Every rank receives as much as it sends, but not from where it sends it to: the sizes pass for
-// each other.
+// Lets every rank receive as much as it sends, but from other ranks than it sends to, so that the
+// sizes can be mixed up unnoticed.
 Json balanced_rows(int ranks) {
   Json rows = Json::array();
   for (int r = 0; r < ranks; ++r) {
@@ -287,7 +288,7 @@ void add_shapes(Maker& maker) {
   maker.add(Aspect::kShape, "empty", p);
   p.inputs["x"] = maker.random({2 * p.ranks, 2, 1, 5});
   maker.add(Aspect::kShape, "four-dims", p);
-  // An odd number of elements, which no number of ranks divides where it need not: who pads, or
+  // An odd number of elements, which no number of ranks divides unless it must: code that pads, or
   // works by chunks, may lose the rest.
   p.inputs["x"] = maker.random({maker.cuts() ? 3 * p.ranks : 2 * p.ranks + 1});
   maker.add(Aspect::kShape, "one-dim", p);

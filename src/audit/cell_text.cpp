@@ -22,7 +22,7 @@ enum class State {
 struct StateRow {
   State state;
   std::string_view name;     // in JSON
-  std::string_view word;     // on the screen; "": counted
+  std::string_view word;     // on the screen; "": a count
   std::string_view meaning;  // "": needs none
 };
 

@@ -1,4 +1,4 @@
-// What a cell of the audit's table says, on the screen and in JSON.
+// Words a cell of the audit's table, for the screen and JSON.
 #pragma once
 
 #include <string>
@@ -9,13 +9,13 @@
 
 namespace distgrad {
 
-// "ok", "2/5", "no", ...: at most five columns wide.
+// Returns "ok", "2/5", "no", ...: at most five columns wide.
 std::string cell_text(const Cell& cell);
 
-// "ok", "WRONG", "raises", "BROKEN", "refused", "disputed", "partly refused", "-".
+// Returns "ok", "WRONG", "raises", "BROKEN", "refused", "disputed", "partly refused" or "-".
 std::string_view state_name(const Cell& cell);
 
-// What the words in these cells mean, other than "ok", "-" and "2/5"; "" where there are none.
+// Explains the words in these cells, other than "ok", "-" and "2/5"; returns "" if there are none.
 std::string legend(const std::vector<const Cell*>& cells);
 
 }  // namespace distgrad

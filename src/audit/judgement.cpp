@@ -34,14 +34,14 @@ Tally tally(const std::vector<TrialResult>& results, CollectiveKind kind,
   return t;
 }
 
-// For shares, of an operand that all ranks hold.
+// Returns the signature; kForShares is for an operand that all ranks hold.
 std::string_view signature_of(CollectiveKind kind, const std::string& objective) {
   if (objective == kForShares) return "R->I";
   const LayoutSignature& signature = traits(kind).signature;
   return objective == "replicated" ? signature.one_loss : signature.own_losses;
 }
 
-// What is right for one loss has a name of its own where no loss of the ranks' own tells it.
+// Names what is right for one loss, if the ranks' own losses do not show it.
 std::string rule_for_one_loss(CollectiveKind kind) {
   if (kind == CollectiveKind::kCopy) return "sum-to-all";
   if (kind == CollectiveKind::kSlice) return "gather";
@@ -58,7 +58,7 @@ const TrialResult* first_of(const std::vector<TrialResult>& results, Outcome out
   return first_that(results, [=](const TrialResult& t) { return outcome_of(t) == outcome; });
 }
 
-// Nothing could be judged: the subject offers it not at all, or raises in every trial.
+// Says why nothing could be judged: the subject does not offer it, or raises in every trial.
 std::string why_refused(const std::vector<TrialResult>& results) {
   if (const TrialResult* t = first_of(results, Outcome::kRefusedInBackward))
     return "refused in backward: " + reason_of(*t);
@@ -67,8 +67,8 @@ std::string why_refused(const std::vector<TrialResult>& results) {
   return "nothing could be judged";
 }
 
-// Where none is right, losses of the ranks' own tell the most, and a few cases that are right by
-// chance (of no elements, of equal cotangents) do not make a convention.
+// Chooses the convention. If none is right, the ranks' own losses say the most, and a few cases
+// that are right by chance (no elements, equal cotangents) make no convention.
 void choose_convention(Judgement& j, const std::vector<TrialResult>& results,
                        const std::string& asked) {
   constexpr double kClearlyMore = 0.25;
@@ -86,8 +86,8 @@ void choose_convention(Judgement& j, const std::vector<TrialResult>& results,
   if (!j.right_for.empty()) j.convention = j.right_for.front();
 }
 
-// Of which the verdict is one about the convention, and which of them went wrong in a way that has
-// a name of its own.
+// Counts failing cases whose verdict is about the convention, and those that fail in a way with a
+// name of its own.
 struct Failures {
   int mismatches = 0;  // gradients or forward values
   const TrialResult* in_backward = nullptr;
@@ -146,7 +146,7 @@ constexpr const char* kWritesIntoItsOperand =
     "It is right where it gets a copy of its operand, and not where the program uses that tensor "
     "before and after the call: its forward writes into it. Work on a clone.";
 
-// No gradient is wrong, and yet some cases fail.
+// Explains a row in which no gradient is wrong, and yet some cases fail.
 void blame_what_fails(Judgement& j, const Failures& f) {
   std::vector<std::string> ways, texts;
   if (f.in_backward) {
@@ -162,7 +162,7 @@ void blame_what_fails(Judgement& j, const Failures& f) {
   j.explanation = fmt::format("{}", fmt::join(texts, " "));
 }
 
-// Where every case is right that is always tried.
+// These explain a failure if every case that is always tried is right.
 constexpr std::pair<Aspect, const char*> kMeaningOfFailure[] = {
     {Aspect::kCheckpoint,
      "Recomputed in backward, it gives another gradient: look for what its forward keeps outside "
@@ -223,7 +223,7 @@ std::string rule_of(const Judgement& j, const std::vector<TrialResult>& results)
   if (j.convention == kForShares) return "adjoint";
   std::string rule;
   if (!j.right_for.empty() && one_loss) rule = rule_for_one_loss(j.kind);
-  // A forward that goes wrong somewhere is not the doing of the backward that it has everywhere.
+  // A forward that sometimes goes wrong does not come from the backward that it always has.
   if (j.right_for.empty() && one_loss && 2 * j.right > j.judged)
     rule = most_named_rule(results, Losses::kOne);
   if (rule.empty()) rule = most_named_rule(results, Losses::kOwn);
@@ -235,7 +235,7 @@ constexpr const char* kReadsMemory =
     "another order of memory ({}): it reads the operand in the order of its memory. Call "
     ".contiguous() on it before it goes to the collective.";
 
-// Of operands that differ from those of right cases in how they lie in memory.
+// Returns true if all failing operands differ from right ones only in their memory layout.
 bool fails_by_strides_alone(const Judgement& j, const std::vector<TrialResult>& results) {
   return !first_that(results, [&](const TrialResult& t) {
     return counts_for(t.trial, j.kind, j.convention) && is_failure(outcome_of(t)) &&
@@ -267,7 +267,7 @@ void name_the_mistake(Judgement& j, const std::vector<TrialResult>& results) {
   }
 }
 
-// One rank alone says nothing: what is refused wherever there are more is not offered.
+// Returns true if cases on several ranks were judged; one rank shows nothing.
 bool is_offered(const std::vector<TrialResult>& results) {
   bool on_one_rank = false, raises = false;
   for (const TrialResult& t : results) {
@@ -286,8 +286,8 @@ bool is_only_disputed(const Judgement& j, const std::vector<TrialResult>& result
          !first_of(results, Outcome::kBreaks) && !first_of(results, Outcome::kRaises);
 }
 
-// What a function is right for is a convention only where losses of the ranks' own and one loss for
-// all differ.
+// Returns true if the function follows a convention: that takes a collective for which the ranks'
+// own losses and one loss for all differ.
 bool has_a_convention(const Judgement& j) {
   return j.offered && !j.wrong && j.convention != kForShares &&
          (has_one_result(j.kind) || enters_parallel_region(j.kind)) && !j.right_for.empty();
@@ -356,8 +356,8 @@ Judgement judge_collective(CollectiveKind kind, ReduceOp op,
 }
 
 void note_other_conventions(std::vector<Judgement>& module) {
-  std::map<std::string, std::set<std::string>>
-      offered;  // by collective and op, what some function for it is right for
+  // Has, by collective and op, what some function for it is right for.
+  std::map<std::string, std::set<std::string>> offered;
   for (const Judgement& j : module)
     if (has_a_convention(j)) offered[j.name].insert(j.right_for.begin(), j.right_for.end());
   std::string most;

@@ -48,7 +48,7 @@ bool TrialMaker::is_first(Aspect aspect, const AuditProgram& p) const {
   return aspect == Aspect::kRanks && (is_of_one_size() || p.ranks == 2 || p.ranks == 3);
 }
 
-// Every form that no other one speaks for (counts_for), and of the first programs all.
+// Returns every form that no other one covers (counts_for), and for the first programs all forms.
 std::vector<Trial::Loss> TrialMaker::losses(const AuditProgram& p, bool is_first) const {
   using Loss = Trial::Loss;
   const std::string& objective = options_.objective;
@@ -76,7 +76,7 @@ void TrialMaker::add(Aspect aspect, const std::string& name, const AuditProgram&
     push(aspect, name, p, loss);
     trials_.back().is_first = first && loss == all.front();
   }
-  // By losses of the ranks' own one sees which rule a backward follows that is right for one loss.
+  // The ranks' own losses show which rule a backward follows that is right for one loss.
   if (first && options_.objective == "replicated" && !is_of_one_size())
     push(aspect, name, p, Trial::Loss::kSum);
 }

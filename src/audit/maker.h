@@ -1,4 +1,4 @@
-// Collects the battery's trials: each program in every form that the objectives ask for.
+// Collects the battery's trials: each program in every form that the objectives need.
 #pragma once
 
 #include <set>
@@ -17,23 +17,23 @@ class TrialMaker {
   CollectiveKind kind() const { return traits_.kind; }
   const CollectiveTraits& traits() const { return traits_; }
   ReduceOp op() const { return op_; }
-  bool cuts() const;         // gives each rank a piece of the operand
+  bool cuts() const;         // it gives each rank a piece of the operand
   bool keeps_shape() const;  // along dim 0, with even pieces
 
-  // How many ranks a program has that can have any number, and what it has where one more, or two
-  // groups of equal size, are needed.
+  // Return how many ranks a program has if any number will do, and if it needs one more, or two
+  // groups of equal size.
   int ranks() const { return options_.world_size > 0 ? options_.world_size : 3; }
   int ranks_or(int wanted) const { return options_.world_size > 0 ? options_.world_size : wanted; }
   bool is_of_one_size() const { return options_.world_size > 0; }
 
   AuditProgram base(int ranks) const;
   AuditProgram base() const { return base(ranks()); }
-  // The same with what a mode needs, which may have to be imported first, and for which the machine
-  // may take its time.
+  // Returns the same with what a mode needs, which may have to be imported first, and with more
+  // time for the machine.
   AuditProgram in_mode(const std::string& mode, int ranks) const;
 
-  // Values that are told from each other, without ties or zeros, which are an aspect of their own;
-  // sums of them are exact in any order.
+  // Returns distinct values without ties or zeros, which are an aspect of their own. Sums of them
+  // are exact in any order.
   AuditProgram::Json random(AuditProgram::Json shape) const;
   AuditProgram::Json ring(int size) const;
 
@@ -54,7 +54,7 @@ class TrialMaker {
   std::vector<Trial> trials_;
 };
 
-// The aspects that are tried on request: what surrounds the collective in a training script.
+// Adds the aspects on request: what surrounds the collective in a training script.
 void add_surroundings(TrialMaker& maker, Aspect aspect);
 
 }  // namespace distgrad

@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-// Cases that came to nothing for the same reason.
+// Groups cases without a result for the same reason.
 struct SameReason {
   Outcome outcome;
   std::string reason;
@@ -35,8 +35,8 @@ std::string text_of(const SameReason& t) {
 std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKind kind,
                            const std::string& objective) {
   std::vector<SameReason> groups;
-  std::set<std::pair<Outcome, Aspect>>
-      noted;  // of errors the first of each kind, and of each aspect on request
+  // Has the first of each kind of error, and of each aspect on request.
+  std::set<std::pair<Outcome, Aspect>> noted;
   std::vector<Note> notes;
   for (const TrialResult& t : results) {
     if (!counts_for(t.trial, kind, objective)) continue;

@@ -1,5 +1,4 @@
-// What is said below an audit's table of the cases that came to no verdict, and of backwards that
-// fail.
+// Writes notes below an audit's table, on cases without a verdict and backwards that fail.
 #pragma once
 
 #include <string>
@@ -9,7 +8,7 @@
 
 namespace distgrad {
 
-// One of each kind and reason, among those that count for the objective.
+// Returns one note of each kind and reason, for cases that count for the objective.
 std::vector<Note> notes_of(const std::vector<TrialResult>& results, CollectiveKind kind,
                            const std::string& objective);
 

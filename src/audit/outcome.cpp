@@ -16,25 +16,26 @@ bool has_one_of(const std::string& text, const std::string_view (&words)[N]) {
                      [&](std::string_view w) { return text.find(w) != text.npos; });
 }
 
-// "model parallel group is not initialized": it keeps its groups itself, and nobody has made them.
+// Recognises "model parallel group is not initialized": the code keeps its own groups, which nobody
+// made.
 bool lacks_its_groups(const std::string& message) {
   constexpr std::string_view kWords[] = {"not initialized", "not been initialized"};
   return has_one_of(message, kWords);
 }
 
-// A refusal says that it is one.
+// Returns true if the error's words are a refusal.
 bool says_that_it_refuses(const TrialResult& t) {
   constexpr std::string_view kRefusals[] = {"NotImplemented", "not implemented", "not supported",
                                             "unsupported",    "Unsupported",     "not support ",
                                             "only support",   "only implemented"};
-  // Functions that join or cut tensors have nothing to say of those without a dimension, and torch
-  // says so for them.
+  // Functions that join or cut tensors do not treat those without a dimension, and torch says so
+  // for them.
   constexpr std::string_view kNoDimension[] = {"0-dim tensor", "zero-dimensional",
                                                "tensor has no dimensions"};
   constexpr std::string_view kDevices[] = {".is_cuda", ".is_cpu", "device.type"};
   const std::string& message = t.result.error->message;
   const std::string first = first_line(message);
-  // In forward what it says is reported as it is.
+  // In forward its message is reported unchanged.
   const bool lacks_surroundings =
       t.result.error->in_backward &&
       (lacks_its_groups(message) ||
@@ -43,8 +44,8 @@ bool says_that_it_refuses(const TrialResult& t) {
          (t.trial.program == "scalar" && has_one_of(message, kNoDimension));
 }
 
-// Gloo ends the process where ranks send each other more than is expected. Where the call has
-// nothing to say the sizes by, that is its way to take one size only.
+// Gloo ends the process if ranks send each other more than expected. If the call cannot give the
+// sizes, that is its way to accept one size only.
 bool is_refused_by_gloo(const TrialResult& t) {
   constexpr std::string_view kWords[] = {"op.preamble.length <= op.nbytes",
                                          "Received data size doesn't match"};
@@ -56,8 +57,8 @@ Outcome outcome_of_error(const TrialResult& t) {
   const bool raised = error.kind == ErrorKind::kException;
   if (raised && says_that_it_refuses(t))
     return error.in_backward ? Outcome::kRefusedInBackward : Outcome::kRefused;
-  if (error.rank < 0)
-    return Outcome::kRefused;  // the simulation's: there was nothing to compare with
+  // The simulation raised, so there was nothing to compare with.
+  if (error.rank < 0) return Outcome::kRefused;
   if (error.in_backward) return Outcome::kFailsInBackward;
   if (is_refused_by_gloo(t)) return Outcome::kRefused;
   return raised ? Outcome::kRaises : Outcome::kBreaks;

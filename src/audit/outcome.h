@@ -1,4 +1,4 @@
-// What one case of an audit says of the function under test.
+// Says what one case of an audit shows of the function under test.
 #pragma once
 
 #include <array>
@@ -17,13 +17,13 @@ struct TrialResult {
 
 enum class Outcome {
   kRight,
-  kWrong,            // other gradients, or another forward value
-  kFailsInBackward,  // raises, dies or hangs there, though the forward took what it was given
+  kWrong,            // the gradients or a forward value differ
+  kFailsInBackward,  // raises, dies or hangs in backward, though the forward accepted the call
   kDisputed,
   kRefused,            // the call cannot express the case, or says that it does not support it
-  kRefusedInBackward,  // the forward took it, and the backward says that it does not support it
+  kRefusedInBackward,  // the forward accepted it, and the backward says that it does not support it
   kRaises,             // in forward
-  kBreaks,             // its ranks die or hang, in forward
+  kBreaks,             // its ranks die or hang in forward
 };
 inline constexpr std::size_t kOutcomes = 8;
 using OutcomeCounts = std::array<int, kOutcomes>;
@@ -35,13 +35,13 @@ inline int count_of(const OutcomeCounts& counts, Outcome outcome) {
 Outcome outcome_of(const TrialResult& result);
 
 inline bool is_failure(Outcome o) { return o == Outcome::kWrong || o == Outcome::kFailsInBackward; }
-// Whether it says anything about the gradient.
+// Returns true if the outcome says anything about the gradient.
 inline bool is_judged(Outcome o) { return o == Outcome::kRight || is_failure(o); }
 
-// Why nothing came of it, in one line: the subject's own words where it has any.
+// Returns in one line why there is no result, in the subject's own words if it has any.
 std::string reason_of(const TrialResult& result);
 
-// "exception on rank 1 in backward (uneven): RuntimeError: ..."
+// Returns "exception on rank 1 in backward (uneven): RuntimeError: ...".
 std::string error_text(const TrialResult& result);
 
 }  // namespace distgrad

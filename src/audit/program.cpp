@@ -9,7 +9,7 @@ namespace {
 
 using Json = AuditProgram::Json;
 
-// Several that are not a mesh's axis.
+// Returns true for several groups that are not a mesh's axis.
 bool has_several_groups(const AuditProgram& p) {
   if (p.groups.is_null()) return false;
   const Json& partition = p.groups.at("g");
@@ -25,7 +25,7 @@ Json objective_of(const AuditProgram& p, Trial::Loss loss, const std::string& as
   return loss == Trial::Loss::kMean ? "mean" : "sum";
 }
 
-// The form that a battery for this objective is of has the plain names.
+// Names the form; the form of the battery's objective has no ending.
 std::string_view ending_of(Trial::Loss loss, std::string_view objective) {
   using Loss = Trial::Loss;
   const Loss usual = objective == "mean"         ? Loss::kMean
@@ -63,8 +63,8 @@ Json ProgramWriter::steps(const AuditProgram& p) const {
   return steps;
 }
 
-// What every rank has in common is no longer each rank's share: under one loss it cannot go through
-// such a collective again, and what a rank has of its own must not reach the loss by another way.
+// Values that every rank has are no longer each rank's share: under one loss they cannot go through
+// such a collective again, and a rank's own values must not reach the loss another way.
 bool ProgramWriter::can_be_one_loss(const AuditProgram& p) const {
   if (!shares_something()) return true;
   const bool is_chained = !p.more_collective.empty() && takes_name(p.more_collective, "y");
@@ -72,8 +72,8 @@ bool ProgramWriter::can_be_one_loss(const AuditProgram& p) const {
   return enters_parallel_region(traits_.kind) || !takes_name(p.loss, "rank");
 }
 
-// What all ranks hold is handed on to what they all compute: nothing is communicated, and the
-// result is one tensor, too.
+// Holds if all ranks hold the operand and compute the same from it: nothing is communicated, and
+// the result is one tensor, too.
 bool ProgramWriter::can_be_shares(const AuditProgram& p) const {
   return traits_.kind == CollectiveKind::kCopy && can_be_one_loss(p) &&
          !takes_name(one_loss_of(p), "rank") && (!p.mesh.is_null() || p.groups.is_null());
@@ -87,9 +87,9 @@ const std::string& ProgramWriter::one_loss_of(const AuditProgram& p) const {
   return shares_something() && !p.one_loss.empty() ? p.one_loss : p.loss;
 }
 
-// Ranks whose results differ end, as in Megatron, in an all_reduce that passes the cotangent on.
-// What enters by a copy or slice is a weight that every rank holds, and of which each must get the
-// whole gradient.
+// Ends in an all_reduce that passes the cotangent on, as in Megatron, if the ranks' results differ.
+// What enters by a copy or slice is a weight that every rank holds and whose whole gradient each
+// must get.
 void ProgramWriter::end_in_one_loss(const AuditProgram& p, Json& file) const {
   Json total = {{"all_reduce", fmt::format("({}) * (rank + 1)", one_loss_of(p))}};
   if (!p.mesh.is_null()) total["group"] = "tp";
@@ -108,8 +108,8 @@ void ProgramWriter::hold_everywhere(const AuditProgram& p, const char* layout, J
 }
 
 void ProgramWriter::finish(const AuditProgram& p, Trial::Loss loss, Json& file) const {
-  const bool is_whole =
-      p.loss.starts_with("squared_gradient_norm");  // then the ranks' weights are inside
+  // The ranks' weights are inside then.
+  const bool is_whole = p.loss.starts_with("squared_gradient_norm");
   if (loss == Trial::Loss::kShares) {
     file["loss"] = one_loss_of(p);
     hold_everywhere(p, "replicate", file);

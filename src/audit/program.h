@@ -1,4 +1,4 @@
-// What the battery's programs are made of, and how they become scenario files under each objective.
+// Builds the battery's programs, and makes scenario files of them under each objective.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -10,10 +10,10 @@
 
 namespace distgrad {
 
-// An element's weight in the loss is its number: cotangents that are mixed up show.
+// Weighs each element in the loss by its number, so that mixed-up cotangents show.
 std::string weighted(const std::string& value);
 
-// One collective call and what is around it.
+// Describes one collective call and what surrounds it.
 struct AuditProgram {
   using Json = nlohmann::ordered_json;
   using Steps = std::vector<std::pair<std::string, std::string>>;
@@ -23,26 +23,25 @@ struct AuditProgram {
   Steps before;
   std::string operand = "x";
   Json options = Json::object();
-  std::string more_collective;  // the operand of a second call, named z
+  std::string more_collective;  // the operand of a second call, whose step is z
   Steps after;
   std::string loss = "(y * y).sum() + " + weighted("y");
-  std::string
-      one_loss;  // in its place where all ranks compute one loss of what they share; "": the same
-  bool uses_operand = false;  // what each rank has of its own reaches the loss by another way, too
+  // Replaces `loss` if all ranks compute one loss of what they share; "" means the same loss.
+  std::string one_loss;
+  bool uses_operand = false;  // a rank's own values reach the loss in another way, too
   bool is_uneven = false;
   std::string dtype;
   std::string mode;  // of the subject
-  int timeout_s =
-      30;  // the first call of a torch custom operator imports for seconds, on every rank
+  // This is long since a torch custom operator's first call imports for seconds, on every rank.
+  int timeout_s = 30;
 };
 
 class ProgramWriter {
  public:
-  // `objective`: what the ranks' own losses are written under in place of "sum" ("rank:1"); "": as
-  // each form has it.
+  // `objective` replaces "sum" for the ranks' own losses ("rank:1"); "" keeps that of each form.
   ProgramWriter(CollectiveKind kind, ReduceOp op, std::string objective);
 
-  // Whether the program can be one that ends in a single loss.
+  // Returns true if the program can end in a single loss.
   bool can_be_one_loss(const AuditProgram& program) const;
   bool can_be_shares(const AuditProgram& program) const;
 
@@ -53,8 +52,9 @@ class ProgramWriter {
   AuditProgram::Json call(const AuditProgram& program, const std::string& operand) const;
   AuditProgram::Json steps(const AuditProgram& program) const;
   void finish(const AuditProgram& program, Trial::Loss loss, AuditProgram::Json& file) const;
-  bool shares_something()
-      const;  // operand or result, so that losses of the ranks' own and one loss for all differ
+  // Returns true if operand or result is shared, so that the ranks' own losses and one loss for all
+  // differ.
+  bool shares_something() const;
   const std::string& one_loss_of(const AuditProgram& program) const;
   void end_in_one_loss(const AuditProgram& program, AuditProgram::Json& file) const;
   void hold_everywhere(const AuditProgram& program, const char* layout,

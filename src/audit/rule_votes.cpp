@@ -8,16 +8,16 @@
 namespace distgrad {
 namespace {
 
-// Whether it explains anything. A factor without a step is arithmetic, and no more of an
-// explanation than none.
+// Returns true if the finding explains anything. A factor without a step is arithmetic, which
+// explains as little as nothing.
 bool explains(const Finding& f) {
   return f.rule != "objective" && f.rule != "unexplained" &&
          !(f.rule == "scaled" && f.step.empty());
 }
 
 struct Votes {
-  int first = 0;     // trials of which it is the first finding, and so the likeliest
-  int anywhere = 0;  // trials that have it among their findings, which are all that fit the numbers
+  int first = 0;     // trials whose first finding, and so the likeliest, it is
+  int anywhere = 0;  // trials that have it among all findings that fit the numbers
 };
 
 bool votes_on(const TrialResult& t, Losses losses) {
@@ -58,7 +58,7 @@ std::string most_named_rule(const std::vector<TrialResult>& results, Losses loss
     return std::pair(a.second.first, a.second.anywhere) <
            std::pair(b.second.first, b.second.anywhere);
   });
-  // One that explains few of many explains nothing.
+  // A rule that explains few of many explains nothing.
   if (most != votes.end() && scaled + unexplained <= 2 * most->second.anywhere) return most->first;
   if (scaled + unexplained == 0) return "";
   return scaled > unexplained ? "scaled" : "unexplained";

@@ -1,4 +1,4 @@
-// Which backward rule the cases of an audit speak for.
+// Finds which backward rule the cases of an audit support.
 #pragma once
 
 #include <string>
@@ -10,21 +10,21 @@ namespace distgrad {
 
 enum class Losses { kOwn, kOne };
 
-// The rule that explains the most mismatches under such losses; "" where there are none.
+// Returns the rule that explains the most mismatches under such losses, or "".
 std::string most_named_rule(const std::vector<TrialResult>& results, Losses losses);
 
-// The first failing case of which the rule is the first finding, else one that names it at all,
-// else the first; null: there is none.
+// Returns the first failing case whose first finding is the rule, else one that names it at all,
+// else the first one, or null.
 const TrialResult* smallest_failure(const std::vector<TrialResult>& results, CollectiveKind kind,
                                     const std::string& objective, const std::string& rule);
 
-// What is said of it, where the case has that rule.
+// Returns the finding's text, if the case has that rule.
 std::string text_of(const CaseResult& result, const std::string& rule);
 
-// Where the case's subject gets the program's own tensor and no copy of it.
+// Returns true if the subject gets the program's own tensor and no copy of it.
 bool shares_operand(const Trial& trial);
 bool is_on_request(const Trial& trial);
-// One rank is every objective at once and shows nothing about the others.
+// Returns false for one rank, which fits every objective at once and so shows nothing.
 bool tells_conventions_apart(const TrialResult& result);
 
 }  // namespace distgrad

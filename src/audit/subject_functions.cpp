@@ -14,9 +14,10 @@
 namespace distgrad {
 namespace {
 
+// Equals the mark in finding.py.
 constexpr std::string_view kMark =
     "\x1e"
-    "distgrad functions ";     // as finding.py has it
+    "distgrad functions ";
 constexpr int kImportS = 900;  // builds of extensions take minutes
 
 std::string kinds_text(const std::vector<CollectiveKind>& kinds) {
@@ -50,7 +51,8 @@ nlohmann::json ask(const SubjectPart& part, const std::vector<CollectiveKind>& k
       first_line(std::string_view(child.text).substr(mark + kMark.size())));
 }
 
-// "python:losses.py@checkpoint" and "GatherLayer": "python:losses.py:GatherLayer@checkpoint".
+// Turns "python:losses.py@checkpoint" and "GatherLayer" into
+// "python:losses.py:GatherLayer@checkpoint".
 std::string of_name(const SubjectPart& part, const std::string& name) {
   if (names_a_function(part)) return part.text;
   return fmt::format("python:{}:{}{}", part.place, name, part.mode ? "@" + *part.mode : "");

@@ -1,4 +1,4 @@
-// Which functions a subject in Python has for the collectives: only its interpreter knows.
+// Asks a subject's interpreter, which alone knows it, which functions it has for the collectives.
 #pragma once
 
 #include <functional>
@@ -13,26 +13,27 @@ namespace distgrad {
 
 struct SubjectFunction {
   CollectiveKind kind = CollectiveKind::kAllReduce;
-  std::string subject;  // "python:losses.py:GatherLayer", with the mode that was asked for
+  std::string subject;  // "python:losses.py:GatherLayer", with the requested mode
   std::string name;     // "losses.py:GatherLayer"
-  std::string problem;  // why it cannot be called; "": it can
+  std::string problem;  // why it cannot be called, or ""
 };
 
 struct SubjectFunctions {
-  bool is_built_in = false;  // it runs every collective, by distgrad's own functions
+  bool is_built_in = false;  // distgrad's own functions run every collective
   std::vector<SubjectFunction> functions;
-  std::vector<std::string> unnamed;  // Functions that communicate and whose name says no collective
+  std::vector<std::string> unnamed;  // functions that communicate, but whose names suggest no
+                                     // collective
 };
 
-// Called while the subject is imported, with the seconds so far.
+// Is called while the subject is imported, with the seconds so far.
 using WhileImporting = std::function<void(double)>;
 
-// Of code in Python. `kinds`: only these; empty: all that names tell. Throws UserError where it
-// cannot be loaded, with its own words.
+// Lists the functions of code in Python, for `kinds` only; if empty, for all that names suggest.
+// Throws UserError, with the subject's own words, if it cannot be loaded.
 SubjectFunctions functions_of(const SubjectPart& part, const std::vector<CollectiveKind>& kinds,
                               const Interpreter& python, const WhileImporting& while_importing);
 
-// Whether the part of a subject is a single function, so that nobody need be asked:
+// Returns true if the part of a subject is a single function, so that nobody need be asked:
 // "python:losses.py:GatherLayer".
 bool names_a_function(const SubjectPart& part);
 

@@ -1,4 +1,4 @@
-// What surrounds a collective in a training script: the aspects that are tried on request.
+// Adds what surrounds a collective in a training script: the aspects on request.
 #include <fmt/format.h>
 
 #include "audit/maker.h"
@@ -6,7 +6,7 @@
 namespace distgrad {
 namespace {
 
-// The losses are not linear, so that what is computed anew counts.
+// The losses are not linear, so that what is recomputed matters.
 void add_checkpoints(TrialMaker& maker) {
   for (const char* mode : {"checkpoint", "checkpoint-reentrant"})
     maker.add(Aspect::kCheckpoint, mode, maker.in_mode(mode, 2));
@@ -16,12 +16,12 @@ void add_checkpoints(TrialMaker& maker) {
   maker.add(Aspect::kCheckpoint, "checkpoint-of-two-calls", p);
 }
 
-// Values that bfloat16 holds exactly, their sums and products too, where a matmul has made it of
-// them; and float32 that it does not hold. Without ties and zeros. A collective that keeps its
-// operand's precision has the exact gradient of both.
+// Uses values that bfloat16 represents exactly, with their sums and products, as a matmul under
+// autocast makes them, and float32 values that it does not; without ties and zeros. A collective
+// that keeps its operand's precision has the exact gradient of both.
 void add_autocasts(TrialMaker& maker) {
   AuditProgram p = maker.in_mode("autocast", 2);
-  if (p.ranks != 2) return;  // of more ranks' products bfloat16 holds too few
+  if (p.ranks != 2) return;  // bfloat16 holds too few of more ranks' products
   p.dtype = "float32";
   p.loss = weighted("y");
   p.inputs["x"] = {{"by_rank", {{{1, 4}, {3, 2}}, {{2, 3}, {1, 4}}}}};
@@ -50,8 +50,8 @@ void add_compiles(TrialMaker& maker) {
   maker.add(Aspect::kCompile, "compile-transposed-cotangent", p);
 }
 
-// The first backward is that of every rank's loss, so that its gradients differ by rank, and depend
-// on all operands.
+// The first backward is that of every rank's loss, so its gradients differ by rank and depend on
+// all operands.
 void add_double_backwards(TrialMaker& maker) {
   for (const int n : {2, 3}) {
     AuditProgram p = maker.base(maker.ranks_or(n));

@@ -60,7 +60,7 @@ std::string heading(const Judgement& j) {
                             : fmt::format("{} of {}", kind, for_terminal(j.function));
 }
 
-// The name's column and the cells', without the spaces at the end.
+// Returns the name's column and the cells', without trailing spaces.
 std::string line_of(const std::string& name, const std::vector<std::string>& cells) {
   std::string line = padded(name, kNameWidth) + fmt::format("{}", fmt::join(cells, " "));
   line.resize(line.find_last_not_of(' ') + 1);
@@ -81,7 +81,7 @@ std::string cells_line(const Judgement& j, const std::string& name,
   return line_of(name, cells);
 }
 
-// For a terminal that the columns do not fit into: each cell with its column's name.
+// Names each cell by its column, for a terminal too narrow for the columns.
 std::string named_cells(const Judgement& j, const std::string& name,
                         const std::vector<Aspect>& columns, std::size_t width) {
   std::vector<std::string> cells;
@@ -101,13 +101,13 @@ std::string verdict_lines(const Judgement& j, std::size_t indent, std::size_t wi
   return out;
 }
 
-// With what would stand below the line, indented, beside it.
+// Puts beside the line what would come below it, indented.
 std::string joined(std::string line, const std::string& below, std::size_t indent) {
   line.pop_back();  // its end
   return padded(line, indent) + below.substr(indent);
 }
 
-// A row's verdict is below its cells, or right of them where there is room.
+// Puts a row's verdict below its cells, or right of them if there is room.
 std::string table(const std::vector<Judgement>& judgements, const std::vector<Aspect>& columns,
                   std::size_t width, bool has_verdicts) {
   constexpr std::size_t kLeastVerdict = 48, kGap = 2;
@@ -141,7 +141,7 @@ std::string legend_text(const std::vector<Judgement>& judgements, std::size_t wi
   return text.empty() ? "" : wrapped(text, 0, width);
 }
 
-// What the formulas are, and what they rest on.
+// Explains the formulas, and what they rest on.
 std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t width) {
   for (const Judgement& j : judgements)
     if (j.offered && j.measured)
@@ -157,7 +157,7 @@ std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t 
 
 // ---- below it
 
-// "all_gather", and of several functions for it "all_gather (GatherLayer.apply)".
+// Returns "all_gather", or "all_gather (GatherLayer.apply)" if there are several functions for it.
 class Names {
  public:
   explicit Names(const std::vector<Judgement>& judgements) {
@@ -175,7 +175,7 @@ class Names {
   std::map<std::string, int> functions_;
 };
 
-// Texts in the order in which they came, each with the names that it is said of.
+// Keeps texts in the order of their arrival, each with the names to which it applies.
 class TextsByName {
  public:
   void add(const std::string& text, const std::string& name) {
@@ -198,9 +198,9 @@ class TextsByName {
   std::vector<std::pair<std::string, std::vector<std::string>>> all_;
 };
 
-// A wrong rule that shows in few cases is not the code's rule, but something that it does otherwise
-// there; unless only few cases have the data that shows it, or the rule is right and the text tells
-// of the cases.
+// Says that a wrong rule that shows in few cases is something that the code does otherwise there,
+// not its rule. It does not if only few cases have the data that shows the rule, or if the rule is
+// right and the text mentions the cases.
 std::string mostly_right_text(const Judgement& j) {
   const int failing = j.judged - j.right;
   if (failing == 0 || 4 * failing > j.judged || j.only_fails) return "";
@@ -211,7 +211,7 @@ std::string mostly_right_text(const Judgement& j) {
       j.right, j.judged, failing == 1 ? "this one" : fmt::format("these {}", failing));
 }
 
-// Collectives that are wrong in the same way stand together, in the words of the first.
+// Groups collectives that are wrong in the same way, with the text of the first.
 std::string failures(const std::vector<Judgement>& judgements, const Names& names_of,
                      std::size_t width) {
   struct Group {
@@ -240,14 +240,14 @@ std::string failures(const std::vector<Judgement>& judgements, const Names& name
                                  g.names.size() > 1 ? " of " + names_of.of(*g.first) : "",
                                  mostly_right_text(*g.first)),
                      2, width);
-      // A function that returns None is warned of there, for one.
+      // The warnings mention a function that returns None, for instance.
       if (g.first->rule == "forward") out += warnings_text(smallest->result, {.width = width});
     }
   }
   return out;
 }
 
-// Not failures, but worth knowing.
+// Lists what is no failure, but worth knowing.
 std::string notes(const std::vector<Judgement>& judgements, const Names& names, std::size_t width) {
   TextsByName texts;
   for (const Judgement& j : judgements) {
@@ -273,7 +273,7 @@ std::vector<Aspect> not_requested(const TableOptions& options) {
   return left;
 }
 
-// "not tried: groups" of each collective that has cases for an aspect, none of which could be
+// Adds "not tried: groups" for each collective with cases for an aspect, none of which could be
 // judged.
 void add_untried(const Judgement& j, const std::string& name, TextsByName& texts) {
   std::vector<Aspect> untried;
@@ -283,7 +283,7 @@ void add_untried(const Judgement& j, const std::string& name, TextsByName& texts
   if (!untried.empty()) texts.add("not tried: " + aspects_text(untried), name);
 }
 
-// What an audit says nothing about.
+// Lists what an audit says nothing about.
 std::string untried(const std::vector<Judgement>& judgements, const Names& names,
                     const TableOptions& options) {
   TextsByName texts;

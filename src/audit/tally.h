@@ -1,4 +1,4 @@
-// How much of an audit came to a verdict: its last line, and what --strict asks.
+// Says how much of an audit came to a verdict: its last line, and what --strict checks.
 #pragma once
 
 #include <string>
@@ -8,17 +8,19 @@
 
 namespace distgrad {
 
-// Collectives (each with its op and function), but for what is said otherwise.
+// Counts collectives (each with its op and function), unless a member says otherwise.
 struct AuditTally {
   int offered = 0;
   int wrong = 0;
-  int wrong_for_mean =
-      0;  // not among the wrong: right for another objective, and none was asked for
+  // Counts those that are right for another objective, if none was asked for; they are not in
+  // `wrong`.
+  int wrong_for_mean = 0;
   int refused_in_backward = 0;
   int disputed = 0;
-  int tried_in_part = 0;  // some case is refused, raises in forward, or its ranks die there
+  int tried_in_part = 0;  // some case is refused, or raises or kills its ranks in forward
   int not_tried = 0;      // functions that cannot be called
-  int not_offered = 0;    // of these those that are refused in backward, always, are counted there
+  int not_offered = 0;    // without those that are always refused in backward, which are counted
+                          // there
 
   bool is_complete() const {
     return refused_in_backward + disputed + tried_in_part + not_tried + not_offered == 0;
@@ -28,11 +30,11 @@ struct AuditTally {
 AuditTally tally_of(const std::vector<Judgement>& judgements, std::size_t unusable,
                     std::size_t lacking);
 
-// "3 collectives offered, 0 wrong, 1 refused in backward, 2 not offered"
+// Returns "3 collectives offered, 0 wrong, 1 refused in backward, 2 not offered".
 std::string tally_text(const AuditTally& tally);
 
-// Why --strict is not content, as lines; "" where it is. Where no objective was asked for, what all
-// are to be right for is `mean`: what DistributedDataParallel does.
+// Returns lines that say why --strict fails, or "". If no objective was asked for, all must be
+// right for `mean`, which is what DistributedDataParallel does.
 std::string strict_complaint(const std::vector<Judgement>& judgements, const AuditTally& tally,
                              const std::string& objective);
 

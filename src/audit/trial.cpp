@@ -44,7 +44,7 @@ bool counts_for(const Trial& trial, CollectiveKind kind, std::string_view object
   }
   if (objective == kForShares) return false;
   if (objective != "replicated") return true;
-  // The ranks' own gradient norms are added up: with one loss for all that would be another
+  // The ranks' own gradient norms are added up; with one loss for all that would be another
   // program.
   return trial.aspect != Aspect::kDoubleBackward && !has_one_result(kind) &&
          !enters_parallel_region(kind);

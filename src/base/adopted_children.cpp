@@ -16,7 +16,7 @@ namespace {
 
 pid_t parent_of(const std::filesystem::path& process) {
   const std::string stat = beginning_of(process / "stat", 1024);
-  const std::size_t end = stat.rfind(')');  // its name may hold anything
+  const std::size_t end = stat.rfind(')');  // the process's name may hold anything
   return end == stat.npos || end + 4 >= stat.size() ? 0 : std::atoi(stat.c_str() + end + 4);
 }
 
@@ -36,14 +36,14 @@ std::set<pid_t> current_children() {
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
 void end_children_but(const std::set<pid_t>& kept) {
-  constexpr int kGenerations = 100;  // what forks faster than it is killed
+  constexpr int kGenerations = 100;  // enough, unless something forks faster than it is killed
   for (int i = 0; i < kGenerations; ++i) {
     bool any = false;
     for (const pid_t pid : current_children()) {
       if (kept.contains(pid)) continue;
       any = true;
       kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);  // its children are ours then
+      waitpid(pid, nullptr, 0);  // its children become ours
     }
     if (!any) return;
   }

@@ -20,7 +20,7 @@ namespace {
   throw UserError("cannot write " + path + ": " + std::strerror(error));
 }
 
-// 0, or the errno.
+// Returns 0 or the errno.
 int write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
@@ -37,8 +37,8 @@ void write_directly(const std::string& path, std::string_view text) {
   if (const int error = write_all(fd.get(), text)) fail(path, error);
 }
 
-// What the file has now, else what a newly created file would get: mkstemp makes it 0600, which
-// CI's next user cannot read.
+// Returns the mode that the file has now, or else what a new file would get, because mkstemp's 0600
+// would keep CI's next user from reading it.
 mode_t mode_for(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return status.st_mode & 07777;
@@ -55,7 +55,7 @@ void write_beside_and_rename(const std::string& path, std::string_view text) {
   int error = write_all(fd.get(), text);
   if (error == 0 && ::fchmod(fd.get(), mode) != 0) error = errno;
   if (error == 0 && ::close(fd.release()) != 0)
-    error = errno;  // where a full disk may first be noticed
+    error = errno;  // a full disk may first be noticed here
   if (error == 0 && ::rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return;
   ::unlink(temporary.c_str());

@@ -35,7 +35,7 @@ CapturedChild run_captured(ChildCommand command, int timeout_s,
     const std::int64_t now = monotonic_ns(), left_ms = (deadline - now) / 1'000'000;
     if (left_ms <= 0 || (goes_on && !goes_on(static_cast<double>(now - started) * 1e-9))) {
       result.timed_out = true;
-      ::kill(-child, SIGKILL);  // the child leads a session of its own
+      ::kill(-child, SIGKILL);  // a negative id means the group, which the child leads
       break;
     }
     pollfd waiting{reading.get(), POLLIN, 0};

@@ -1,4 +1,4 @@
-// Runs a program to its end and keeps what it writes: for short questions.
+// Runs a program to its end and keeps what it writes; meant for short questions.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,14 @@ namespace distgrad {
 
 struct CapturedChild {
   int wait_status = 0;
-  std::string text;        // standard output and error
-  bool timed_out = false;  // it was killed, as it took too long or nobody waits for it any more
+  std::string text;        // what it wrote to standard output and error
+  bool timed_out = false;  // it was killed, as it took too long or goes_on said no
 
   bool ok() const { return wait_status == 0 && !timed_out; }
 };
 
-// `goes_on(seconds)` is called now and then while the child runs; where it says no the child is
-// killed.
+// Calls `goes_on(seconds)` at least every 0.1 s while the child runs, and kills the child once it
+// returns false. Throws SystemError.
 CapturedChild run_captured(ChildCommand command, int timeout_s,
                            const std::function<bool(double)>& goes_on = {});
 

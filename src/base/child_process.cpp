@@ -47,8 +47,8 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return result;
 }
 
-// The kernel would rather kill what is large: the driver, which has mapped what all ranks sent, or
-// the user's editor.
+// Makes the kernel kill this process first. It would rather kill what is large: the driver, which
+// has mapped what all ranks sent, or the user's editor.
 void be_killed_first() {
   const int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
   if (fd < 0) return;
@@ -56,13 +56,13 @@ void be_killed_first() {
   close(fd);
 }
 
-// Nothing here may allocate: it runs between fork and exec.
+// Runs between fork and exec, so nothing here may allocate.
 [[noreturn]] void become(const ChildCommand& command, bool leaves_network, pid_t parent,
                          char** arguments, char** environment) {
   if (command.is_expendable) be_killed_first();
   if (leaves_network && !enter_own_network()) _exit(127);
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(127);  // it died before the line above
+  if (getppid() != parent) _exit(127);  // the parent died before the line above
   setsid();
   sigset_t none;
   sigemptyset(&none);
@@ -74,7 +74,7 @@ void be_killed_first() {
     _exit(127);
   }
 
-  // The descriptors to pass on may themselves be numbered 0 to 3: move them out of the way first.
+  // The descriptors to pass on may be numbered 0 to 3 themselves, so we move them away first.
   const int inherited =
       command.inherited_fd < 0 ? -1 : fcntl(command.inherited_fd, F_DUPFD_CLOEXEC, 10);
   const int output = command.output_fd < 0 ? -1 : fcntl(command.output_fd, F_DUPFD_CLOEXEC, 10);
@@ -86,7 +86,7 @@ void be_killed_first() {
   }
   if (inherited >= 0) dup2(inherited, kInheritedFd);
 
-  // What this process was given by its caller is no business of the child's.
+  // The child must not get the descriptors that this process was given by its caller.
   syscall(SYS_close_range, static_cast<unsigned>(inherited >= 0 ? kInheritedFd + 1 : kInheritedFd),
           ~0U, 0U);
 
@@ -135,7 +135,7 @@ std::string exit_description(int wait_status) {
 void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  constexpr rlim_t kEnough = 1 << 16;  // some programs visit every possible descriptor
+  constexpr rlim_t kEnough = 1 << 16;  // no more, as some programs visit every possible descriptor
   if (limit.rlim_cur >= kEnough) return;
   limit.rlim_cur = limit.rlim_max < kEnough ? limit.rlim_max : kEnough;
   setrlimit(RLIMIT_NOFILE, &limit);

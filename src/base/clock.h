@@ -1,4 +1,4 @@
-// The clock that all processes of a run share.
+// Reads the clock that all processes of a run share.
 #pragma once
 
 #include <time.h>
@@ -7,7 +7,7 @@
 
 namespace distgrad {
 
-// CLOCK_MONOTONIC: comparable between the processes of one machine.
+// Reads CLOCK_MONOTONIC, whose values can be compared between processes of one machine.
 inline std::int64_t monotonic_ns() {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);

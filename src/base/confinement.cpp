@@ -19,11 +19,11 @@
 namespace distgrad {
 namespace {
 
-// As of linux/mount.h, which the C library's header does not get on with.
+// Repeats a struct of linux/mount.h, which clashes with the C library's header.
 struct MountAttributes {
   std::uint64_t set, clear, propagation, user_namespace;
 };
-constexpr long kMountSetattrCall = 442;  // on all architectures; newer than some headers
+constexpr long kMountSetattrCall = 442;  // on all architectures; some headers lack it
 constexpr std::uint64_t kReadOnly = 1, kNoDevices = 4;
 constexpr unsigned kRecursive = 0x8000;
 
@@ -31,8 +31,8 @@ bool change_mount(const char* path, unsigned flags, MountAttributes attributes) 
   return syscall(kMountSetattrCall, AT_FDCWD, path, flags, &attributes, sizeof attributes) == 0;
 }
 
-// Mounted upon itself it may have other attributes than what it lies in. Where there is none, there
-// is nothing to do.
+// Mounts the device upon itself, so that it may have other attributes than what it lies in. Does
+// nothing where there is no such device.
 bool keep_device(const char* path) {
   if (access(path, F_OK) != 0) return true;
   return mount(path, path, nullptr, MS_BIND, nullptr) == 0 &&
@@ -53,8 +53,8 @@ bool keep_devices() {
   return true;
 }
 
-// A process of root's would get back with exec what it gives up, but for the two lines at the
-// beginning.
+// Gives up all capabilities. Without the two lines at the beginning, a process of root's would get
+// them back with exec.
 bool give_up_capabilities() {
   for (int capability = 0; prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0; ++capability) {
   }

@@ -11,7 +11,7 @@
 namespace distgrad {
 namespace {
 
-// Optimal string alignment distance: insert, delete, replace, swap of neighbours.
+// Counts insertions, deletions, replacements and swaps of neighbours (optimal string alignment).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<std::size_t>> d(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
   for (std::size_t i = 0; i <= a.size(); ++i) d[i][0] = i;
@@ -37,7 +37,7 @@ std::string lowered(std::string_view text) {
 
 std::string nearest_name(std::string_view word, std::span<const std::string> known) {
   constexpr std::size_t kLongestName =
-      64;  // the distance is quadratic, and names come from strangers' files
+      64;  // limited as the distance takes quadratic time and names come from strangers' files
   if (word.size() > kLongestName) return {};
   const std::string wanted = lowered(word);
   const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);

@@ -7,14 +7,14 @@
 
 namespace distgrad {
 
-// The nearest of `known` within an edit distance (transpositions count one) of a third of the
-// word's length, at least 1; empty when none is near. Ties go to the first.
+// Returns the nearest of `known` within an edit distance of a third of the word's length, but at
+// least 1, where a transposition counts one. Empty when none is near. The first of several wins.
 std::string nearest_name(std::string_view word, std::span<const std::string> known);
 
-// "; did you mean \"NAME\"?", or the empty string when nothing is near.
+// Returns "; did you mean \"NAME\"?", or the empty string when nothing is near.
 std::string did_you_mean(std::string_view word, std::span<const std::string> known);
 
-// The same, or "; it is NAME, NAME" with all of them.
+// Returns the same, or when nothing is near "; it is NAME, NAME" with all of them.
 std::string did_you_mean_or_known(std::string_view word, std::span<const std::string> known);
 
 }  // namespace distgrad

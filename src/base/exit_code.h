@@ -1,4 +1,4 @@
-// The exit codes of the contract (docs/command-line.md).
+// Lists the exit codes that docs/command-line.md promises.
 #pragma once
 
 namespace distgrad {

@@ -1,4 +1,4 @@
-// What a system call failed with, and what helps.
+// Says what a system call failed with, and what helps.
 #pragma once
 
 #include <cerrno>
@@ -12,7 +12,7 @@ namespace distgrad {
 inline constexpr const char* kMoreFiles =
     "; raise the number of open files (ulimit -n), or use fewer ranks";
 
-// Of the call that has just set errno.
+// Describes the failure of the call that has just set errno.
 inline SystemError failed_call(const std::string& call) {
   const int error = errno;
   const char* remedy = error == EMFILE || error == ENFILE ? kMoreFiles

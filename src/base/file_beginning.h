@@ -6,8 +6,8 @@
 
 namespace distgrad {
 
-// The first `limit` bytes, or all there are; empty where the file is gone, ends with its process
-// (ESRCH: a stream would throw), or is no regular file. Never waits, never throws.
+// Returns the first `limit` bytes, or all there are. Empty where the file is gone, ends with its
+// process (ESRCH, at which a stream would throw), or is no regular file. Never waits, never throws.
 std::string beginning_of(const std::string& path, std::size_t limit);
 
 }  // namespace distgrad

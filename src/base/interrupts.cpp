@@ -25,8 +25,7 @@ std::atomic<std::int64_t> first_ms{0};
 std::atomic<int> event{-1};
 std::array<struct sigaction, kSignals.size()> previous;
 
-// One request may arrive as two signals: timeout(1) sends its own to the process and then to the
-// process's group.
+// One request may arrive as two signals, as timeout(1) signals the process and then its group.
 constexpr std::int64_t kSameRequestMs = 300;
 
 std::int64_t now_ms() {
@@ -36,7 +35,7 @@ std::int64_t now_ms() {
 }
 
 void note(int signal, siginfo_t* info, void*) {
-  // In a sandbox what code under test sends: from outside its namespace a sender has no number.
+  // Ignores what code under test sends in a sandbox: a sender outside the namespace has no number.
   if (in_sandbox() && info->si_code <= 0 && info->si_code != SI_TIMER && info->si_pid != 0) return;
   const int saved = errno;
   int none = 0;
@@ -46,7 +45,7 @@ void note(int signal, siginfo_t* info, void*) {
     [[maybe_unused]] const ssize_t n = write(event, &one, sizeof one);
   } else if (now_ms() - first_ms >= kSameRequestMs) {  // whoever asks twice does not want to wait
     ::signal(signal, SIG_DFL);
-    raise(signal);  // delivered when this handler returns
+    raise(signal);  // the handler's return delivers it
   }
   errno = saved;
 }

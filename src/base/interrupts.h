@@ -1,12 +1,12 @@
-// SIGINT, SIGTERM and SIGHUP as a value that an event loop can wait for, so that an interrupted run
-// still stops its ranks and writes its reports.
+// Turns SIGINT, SIGTERM and SIGHUP into a value that an event loop can wait for, so that an
+// interrupted run still stops its ranks and writes its reports.
 #pragma once
 
 namespace distgrad {
 
-// While it lives, the first of these signals is noted; one that comes 0.3 s after it or later ends
-// the process at once, an earlier one is taken for the same request. At most one at a time. Made
-// and used by the main thread.
+// Notes the first of these signals during its lifetime. A further one ends the process at once,
+// unless it comes within 0.3 s and so belongs to the same request. Only one may exist at a time,
+// made and used by the main thread.
 class Interrupts {
  public:
   Interrupts();
@@ -15,14 +15,14 @@ class Interrupts {
   Interrupts& operator=(const Interrupts&) = delete;
 };
 
-// The first signal noted (SIGINT, ...), or 0.
+// Returns the first signal noted (SIGINT, ...), or 0.
 int interrupted_by();
 
-// Becomes readable with the first signal; -1 while there is no Interrupts object.
+// Returns a descriptor that becomes readable with the first signal; -1 while no Interrupts exists.
 int interrupts_fd();
 
-// Interrupts this process by SIGALRM after so many seconds, once there is an Interrupts, or ends
-// it.
+// Sends this process SIGALRM after so many seconds: it interrupts once there is an Interrupts, else
+// it ends the process.
 void interrupt_after(double seconds);
 
 }  // namespace distgrad

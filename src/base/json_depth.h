@@ -1,12 +1,11 @@
-// How deep JSON is nested, before it is parsed: what walks through it, and what frees it, may do so
-// recursively.
+// Measures how deep JSON is nested before it is parsed, as code that walks or frees it may recurse.
 #pragma once
 
 #include <string_view>
 
 namespace distgrad {
 
-// Brackets in strings do not count. Of text that is no JSON the answer means nothing, but is given.
+// Brackets in strings do not count. For text that is no JSON the answer means nothing.
 inline bool is_nested_deeper(std::string_view json, int limit) {
   int depth = 0;
   bool in_string = false;

@@ -13,7 +13,7 @@ namespace {
 
 Limits current;
 
-// The number behind the word that begins a line; 0 where there is none.
+// Returns the number behind the word that begins a line; 0 where there is none.
 std::uint64_t value_of(const char* file, const std::string& word) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);)

@@ -1,4 +1,4 @@
-// Lines of a text.
+// Returns lines of a text.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ inline std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-// Line breaks at the text's end are not looked at.
+// Ignores line breaks at the text's end.
 inline std::string last_line(std::string_view text) {
   text = text.substr(0, text.find_last_not_of('\n') + 1);
   return std::string(text.substr(text.rfind('\n') + 1));

@@ -50,8 +50,7 @@ MappedMemory map_sealed(int fd, std::size_t size, std::string* error) {
   } else if (fstat(fd, &file) != 0 || static_cast<std::size_t>(file.st_size) < size) {
     *error = "shared memory is shorter than announced";
   } else if (MappedMemory memory = map(fd, size, PROT_READ, MAP_PRIVATE)) {
-    // MAP_PRIVATE: kernels before 6.7 refuse to share a file sealed against writing, even
-    // read-only.
+    // Kernels before 6.7 refuse to share a file sealed against writing, even read-only.
     return memory;
   } else {
     *error = std::string("mmap: ") + std::strerror(errno);
@@ -66,7 +65,7 @@ void let_go(const void* begin, std::size_t size) {
 
 UniqueFd create_output_file() {
   UniqueFd fd = create_memory_file("distgrad-output");
-  // It has its full size from the start, which costs nothing, and cannot grow.
+  // The file has its full size from the start, which costs nothing, and cannot grow.
   if (ftruncate(fd.get(), kOutputFileBytes) != 0) throw failed_call("ftruncate");
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0)
     throw failed_call("fcntl(F_ADD_SEALS)");

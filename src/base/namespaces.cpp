@@ -67,8 +67,8 @@ bool can_have_own_network() {
   return offered;
 }
 
-// In a container root has few of its rights, and would lose more in a user namespace: that to write
-// others' files.
+// Avoids a user namespace for root: in a container root has few of its rights and would lose more
+// there, such as that to write others' files.
 bool enter_own_network() {
   const uid_t user = geteuid();
   const gid_t group = getegid();

@@ -1,4 +1,4 @@
-// What Linux lets a process have for itself. For the moment between fork and exec: nothing here
+// Gives a process what Linux lets it have for itself. Runs between fork and exec, so nothing here
 // allocates memory.
 #pragma once
 
@@ -6,19 +6,19 @@
 
 namespace distgrad {
 
-// In a new user namespace: this user and group under their own numbers. What could not be done,
-// with errno set; null: nothing.
+// Maps this user and group to themselves in a new user namespace. Returns what could not be done,
+// with errno set; null on success.
 const char* map_user(uid_t user, gid_t group);
 
-// The same of the loopback interface of a new network namespace.
+// Raises the loopback interface of a new network namespace; returns the same.
 const char* raise_loopback();
 
-// Whether enter_own_network() would succeed: tried once, in a child process, as there is no way
-// back from half of it.
+// Returns whether enter_own_network() would succeed. Tries it once in a child process, as half of
+// it cannot be undone.
 bool can_have_own_network();
 
-// A network of its own for this process and what it starts, with nothing in it but a loopback
-// interface. Clears PR_SET_PDEATHSIG.
+// Gives this process and what it starts a network that has only a loopback interface. Clears
+// PR_SET_PDEATHSIG.
 bool enter_own_network();
 
 }  // namespace distgrad

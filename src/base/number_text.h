@@ -1,4 +1,4 @@
-// Numbers as text: the shortest that reads back, or as a person would say a ratio.
+// Spells numbers as text: the shortest that reads back, or as a person would say a ratio.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@ namespace distgrad {
 
 inline constexpr int kShortest = 0;  // as many digits as reading the number back needs
 
-// "20", "0.333333" (digits 6), "1e-07", "nan", "inf", "-inf".
+// Returns for example "20", "0.333333" (digits 6), "1e-07", "nan", "inf" or "-inf".
 std::string number_text(double value, int digits = kShortest);
 
-// "1/2", "3", "0.37": a ratio as a person would say it; fractions up to 1/64 are found.
+// Returns a ratio as a person would say it: "1/2", "3", "0.37". Finds fractions down to 64ths.
 std::string ratio_text(double ratio);
 
-// "1 case", "3 cases".
+// Returns for example "1 case" or "3 cases".
 std::string count_text(std::int64_t count, std::string_view noun);
 
-// "16 B", "512 MiB", "1.5 GiB".
+// Returns for example "16 B", "512 MiB" or "1.5 GiB".
 std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace distgrad

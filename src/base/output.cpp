@@ -12,7 +12,7 @@ namespace {
 
 std::string problem;
 
-// A stream, and what stands on its last line so far: a command may come in pieces.
+// Wraps a stream and keeps what stands on its last line so far, as a command may come in pieces.
 class Stream {
  public:
   explicit Stream(std::FILE* file) : file_(file) {}

@@ -1,19 +1,19 @@
-// Standard output and error, as all commands write to them.
+// Writes to standard output and error for all commands.
 #pragma once
 
 #include <string_view>
 
 namespace distgrad {
 
-// What is said to people: no line of it can be taken for a command by a runner that reads the log
-// (visible_text.h), whatever foreign words are in it.
+// Writes text for people. A CI runner that reads the log cannot take any line of it for a command
+// (visible_text.h), whatever foreign words it has.
 void put(std::string_view text);
 void put_error(std::string_view text);
 
-// What holds no foreign words, or commands of ours: as it is.
+// Writes text without foreign words, or commands of ours, unchanged.
 void put_raw(std::string_view text);
 
-// Whether all of it has arrived; else why not.
+// Returns an empty text if all of standard output was written; else why not.
 std::string_view output_problem();
 
 }  // namespace distgrad

@@ -1,4 +1,5 @@
-// Regular expressions of the C library's: std::regex takes seconds to compile in every file.
+// Matches regular expressions with the C library, as std::regex takes seconds of the build of each
+// file that includes it.
 #pragma once
 
 #include <regex.h>
@@ -10,14 +11,14 @@ namespace distgrad {
 
 class Pattern {
  public:
-  // A POSIX extended one, which must be valid.
+  // Takes a POSIX extended expression, which must be valid.
   explicit Pattern(const char* expression);
   ~Pattern();
   Pattern(const Pattern&) = delete;
   Pattern& operator=(const Pattern&) = delete;
 
-  // The first match, and what its groups matched ("" where one took no part); empty: there is none,
-  // as in text with a byte 0.
+  // Returns the first match and what its groups matched ("" where one took no part). Empty where
+  // there is no match, or where the text has a byte 0.
   std::vector<std::string> find(const std::string& text) const;
 
  private:

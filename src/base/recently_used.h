@@ -1,6 +1,6 @@
-// A bounded map from texts: what was not asked for in a long time goes. Values stand in two
-// generations; when the younger one is full it becomes the elder one, whose values go unless they
-// are asked for again.
+// Maps texts to values and drops what was not asked for in a long time. Values lie in two
+// generations: a full younger one becomes the elder one, whose values go unless they are asked for
+// again.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@ namespace distgrad {
 template <class Value>
 class RecentlyUsed {
  public:
-  // Between `capacity` and twice as many values are kept.
+  // Keeps between `capacity` and twice as many values.
   explicit RecentlyUsed(std::size_t capacity) : capacity_(capacity) {}
 
-  // Null: not there. Valid until the next call.
+  // Returns null where there is no such value. The pointer is valid until the next call.
   Value* find(const std::string& key) {
     if (const auto found = younger_.find(key); found != younger_.end()) return &found->second;
     const auto found = elder_.find(key);

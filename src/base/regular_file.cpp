@@ -48,7 +48,7 @@ FileContent read_regular_file(const std::string& path, std::size_t limit) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return failed(errno);
     content.text.append(buffer.data(), static_cast<std::size_t>(n));
-    if (content.text.size() > limit) return refused(too_large);  // it grew
+    if (content.text.size() > limit) return refused(too_large);  // the file grew meanwhile
   }
 }
 

@@ -1,4 +1,4 @@
-// Files that others name: read without waiting for anybody.
+// Reads files that others name, without waiting for anybody.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@ namespace distgrad {
 struct FileContent {
   std::string text;
   std::string
-      problem;    // why there is no text: "cannot be read: ...", "is a folder", ...; else empty
-  int error = 0;  // errno, where the system refused
+      problem;  // says why there is no text: "cannot be read: ...", "is a folder", ...; else empty
+  int error = 0;  // errno where the system refused; else 0
 };
 
-// Only a regular file of a real file system has content: a pipe may never say anything, a device
-// never end, and what the kernel makes up (/proc, /sys) may do either. At most `limit` bytes; a
-// larger file has a problem.
+// Reads only regular files of real file systems, at most `limit` bytes; anything else is a problem.
+// A pipe may never say anything, a device may never end, and a file that the kernel makes up
+// (/proc, /sys) may do either.
 FileContent read_regular_file(const std::string& path, std::size_t limit);
 
 }  // namespace distgrad

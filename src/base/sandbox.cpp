@@ -29,7 +29,7 @@ extern char** environ;
 namespace distgrad {
 namespace {
 
-// Nothing that could be a secret.
+// None of these could be a secret.
 constexpr std::array<std::string_view, 21> kKeptVariables = {"PATH",
                                                              "HOME",
                                                              "USER",
@@ -59,7 +59,7 @@ constexpr std::array<std::string_view, 21> kKeptVariables = {"PATH",
       "kernel.apparmor_restrict_unprivileged_userns=0), and in a container its own /proc");
 }
 
-// /proc of the new process namespace: else it would show the processes of the old one.
+// Mounts /proc of the new process namespace, as the old one would show the old processes.
 void mount_proc() {
   if (mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
     refuse("change mounts", errno);
@@ -80,7 +80,7 @@ void clean_environment() {
   for (const std::string& name : removed) unsetenv(name.c_str());
 }
 
-// Whether what is started in the sandbox can be confined: tried in a child, as it goes for good.
+// Tries in a child whether what starts in the sandbox can be confined, as confinement is for good.
 void try_to_confine(int report) {
   const pid_t child = fork();
   if (child < 0) refuse("start a process", errno);
@@ -101,8 +101,8 @@ void try_to_confine(int report) {
 
 bool entered = false;
 
-// What the first process of the namespace could not do is said to the one that waits: 0 and
-// nothing, or a text.
+// Sets up the namespace as its first process. Writes to `report` what it could not do, for the
+// process that waits; nothing on success.
 void enter_as_first(int report) {
   try {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -115,7 +115,7 @@ void enter_as_first(int report) {
     [[maybe_unused]] const ssize_t n = write(report, e.what(), std::strlen(e.what()));
     _exit(2);
   }
-  syscall(SYS_close_range, 3U, ~0U, 0U);  // the report among them
+  syscall(SYS_close_range, 3U, ~0U, 0U);  // closes `report`, too
   entered = true;
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Digest = std::array<unsigned char, 32>;
 
-// Apart from OpenSSL's own context, which a configuration file of the machine may change.
+// Returns a context of our own, as the machine's configuration may change OpenSSL's default one.
 OSSL_LIB_CTX* context() {
   static OSSL_LIB_CTX* const context = OSSL_LIB_CTX_new();
   return context;

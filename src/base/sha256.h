@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), for naming texts and tensors by what is in them, and HMAC (RFC 2104) of it,
-// for proving that one knows a secret; OpenSSL computes both.
+// Computes SHA-256 (FIPS 180-4), which names texts and tensors by their content, and HMAC (RFC
+// 2104) of it, which proves that one knows a secret. OpenSSL does the work.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace distgrad {
 
-// 64 lower-case hexadecimal digits.
+// Returns 64 lower-case hexadecimal digits.
 std::string sha256(std::string_view bytes);
 
-// The same of a text under a key.
+// Returns the HMAC of the text under the key, as such digits.
 std::string hmac_sha256(std::string_view key, std::string_view text);
 
-// Takes the same time wherever they differ, so that nobody can guess one piece by piece.
+// Takes the same time wherever they differ, so that nobody can guess a digest piece by piece.
 bool are_same_digests(std::string_view a, std::string_view b);
 
 }  // namespace distgrad

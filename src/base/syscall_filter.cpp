@@ -22,10 +22,10 @@ constexpr std::uint32_t kArchitecture = AUDIT_ARCH_X86_64;
 #elif defined(__aarch64__)
 constexpr std::uint32_t kArchitecture = AUDIT_ARCH_AARCH64;
 #else
-constexpr std::uint32_t kArchitecture = 0;  // none: the filter is refused
+constexpr std::uint32_t kArchitecture = 0;  // none, so the filter is refused
 #endif
 
-// On x86_64, the calls of its 32-bit variant x32, which have other numbers for the same.
+// Marks, on x86_64, the calls of its 32-bit variant x32, which numbers the same calls differently.
 constexpr std::uint32_t kForeignNumbers = 0x40000000;
 
 constexpr std::array kRefused = {
@@ -46,12 +46,12 @@ constexpr std::array kRefused = {
     SYS_sethostname, SYS_setdomainname,
     // Other namespaces
     SYS_setns};
-constexpr std::uint32_t kMountSetattr = 442;  // on all architectures; newer than some headers
+constexpr std::uint32_t kMountSetattr = 442;  // on all architectures; some headers lack it
 
 constexpr std::uint32_t kNewNamespaces = CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS |
                                          CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET;
 
-// A program of the kernel's small machine, which has one register and jumps only forward.
+// Writes a program for the kernel's small machine, which has one register and only jumps forward.
 class Filter {
  public:
   constexpr void load(std::size_t offset) {
@@ -66,7 +66,7 @@ class Filter {
   }
   constexpr void allow() { add(BPF_RET | BPF_K, SECCOMP_RET_ALLOW); }
 
-  // Skips so many instructions unless (or where) the register is as said.
+  // Skips so many instructions unless (or where) the register has the value.
   constexpr void unless_equal(std::uint32_t value, std::uint8_t skipped) {
     add(BPF_JMP | BPF_JEQ | BPF_K, value, 0, skipped);
   }
@@ -92,7 +92,7 @@ class Filter {
   std::size_t size_ = 0;
 };
 
-// The register holds the call's number before and after.
+// Expects the call's number in the register, and leaves it there.
 constexpr void refuse(Filter& filter, std::uint32_t number) {
   filter.unless_equal(number, 1);
   filter.fail(EPERM);
@@ -106,8 +106,8 @@ constexpr void refuse_namespaces(Filter& filter, std::uint32_t number) {
   filter.load_number();
 }
 
-// A socket in a folder belongs to no network: behind it may be a D-Bus, Docker or tmux of the
-// user's, which start programs outside.
+// Refuses Unix sockets, which belong to no network: behind them may be the user's D-Bus, Docker or
+// tmux, which start programs outside.
 constexpr void refuse_sockets_but_of_the_network(Filter& filter) {
   filter.unless_equal(SYS_socket, 6);
   filter.load_argument(0);
@@ -118,7 +118,7 @@ constexpr void refuse_sockets_but_of_the_network(Filter& filter) {
   filter.load_number();
 }
 
-// Both put words into a terminal, as if the user had typed them.
+// Refuses two calls that put words into a terminal as if the user had typed them.
 constexpr void refuse_typing(Filter& filter) {
   filter.unless_equal(SYS_ioctl, 5);
   filter.load_argument(1);
@@ -128,7 +128,7 @@ constexpr void refuse_typing(Filter& filter) {
   filter.load_number();
 }
 
-// The driver is process 1 of the sandbox; -1 are all of its processes.
+// Refuses calls on the driver, which is process 1 of the sandbox; -1 means all of its processes.
 constexpr void refuse_acts_on_the_driver(Filter& filter) {
   for (const long number : {SYS_kill, SYS_tkill, SYS_tgkill, SYS_rt_sigqueueinfo,
                             SYS_rt_tgsigqueueinfo, SYS_prlimit64}) {
@@ -158,7 +158,7 @@ constexpr Filter make_filter() {
   refuse_sockets_but_of_the_network(filter);
   refuse_typing(filter);
   refuse_acts_on_the_driver(filter);
-  // Its flags lie in memory, where a filter cannot look: the C library then takes clone.
+  // A filter cannot see clone3's flags, which lie in memory; without it the C library uses clone.
   filter.unless_equal(SYS_clone3, 1);
   filter.fail(ENOSYS);
   filter.allow();
@@ -174,8 +174,8 @@ bool filter_system_calls() {
   }
   static Filter filter = make_filter();
   const sock_fprog program = filter.program();
-  // The mitigation against speculation would slow down all of the code, and guards from what it
-  // can read anyway.
+  // The mitigation against speculation would slow down all code, and protects nothing that the code
+  // cannot read anyway.
   return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_SPEC_ALLOW, &program) ==
          0;
 }

@@ -10,7 +10,7 @@
 namespace distgrad {
 namespace {
 
-// Characters that show nothing themselves and change how others are shown.
+// Returns whether a character shows nothing itself but changes how others are shown.
 bool is_hidden(std::uint32_t c) {
   struct Range {
     std::uint32_t first, last;
@@ -41,7 +41,7 @@ bool may_be_trimmed(char c) { return c < '!' || c > '~'; }
 
 std::string visible_text(std::string_view text, Lines lines, std::size_t longest) {
   std::string out;
-  auto at = text.begin(), valid_end = at;  // what is between them is UTF-8
+  auto at = text.begin(), valid_end = at;  // the text between them is UTF-8
   for (std::size_t shown = 0; at != text.end(); ++shown) {
     if (shown == longest) return out + "...";
     if (at == valid_end) valid_end = utf8::find_invalid(at, text.end());

@@ -1,4 +1,4 @@
-// Text that is one number and nothing else.
+// Parses text that is one number and nothing else.
 #pragma once
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// What madvise and its like take of a piece of memory.
+// Finds what madvise and its like take of a piece of memory.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@ namespace distgrad {
 
 inline std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
-// The pages that lie in it from their first byte to their last; empty where there is none.
+// Returns the pages that lie fully inside the piece; empty where there is none.
 inline std::span<std::byte> whole_pages(const void* begin, std::size_t size) {
   const std::uintptr_t page = page_bytes(), start = reinterpret_cast<std::uintptr_t>(begin);
   const std::uintptr_t first = (start + page - 1) / page * page,

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kCountingTimeout = 120;  // seconds; libtorch_cuda on a cold disk takes a while
 
-// c10d's Gloo copies the tensors of a collective through the host's memory, but hands the address
+// c10d's Gloo copies the tensors of a collective through the host's memory, but passes the address
 // of a tensor that it sends, on a GPU or not, to the socket (ProcessGroupGloo::send and recv).
 std::string why_gloo_cannot(const Case& which) {
   const bool is_sent = std::any_of(which.scenario->steps.begin(), which.scenario->steps.end(),
@@ -75,10 +75,10 @@ std::string Accelerators::why_unavailable(const Case& which) {
   return in_python || probe_->nccl_needs_cuda ? why_too_few(which) : "";
 }
 
-// NCCL wants a GPU for each rank; Gloo does not mind.
+// NCCL needs a GPU for each rank, Gloo does not.
 std::string Accelerators::why_too_few(const Case& which) const {
   const auto count = static_cast<int>(probe_->devices.size());
-  // A launcher's ranks are several hosts', which are taken to be alike.
+  // A launcher's ranks are on several hosts, which are assumed to be alike.
   const int local_size = leader() ? leader()->world().local_size : 0;
   const int ranks_here = local_size > 0 ? std::min(local_size, which.world_size) : which.world_size;
   if (share_gpu_ || ranks_here <= count) return {};

@@ -40,7 +40,7 @@ constexpr const char* kAuditExamples =
     "  distgrad audit all_gather=python:my_layers.py:GatherLayer.apply --out failing\n"
     "  distgrad audit --strict --objective mean all_reduce=python:comm.py:all_reduce\n";
 
-// --aspects, in the order of the columns; "all" is every one.
+// Reads --aspects, in the order of the columns; "all" means every one.
 std::vector<Aspect> requested_aspects(const std::vector<std::string>& names) {
   std::vector<std::string> known;
   for (const AspectRow& row : aspects())
@@ -75,7 +75,7 @@ void check_names(const char* option, const std::vector<std::string>& names,
                       few ? did_you_mean_or_known(name, known) : did_you_mean(name, known)));
 }
 
-// What a file of the battery may be written for, besides what an audit judges.
+// Recognises what a file of the battery may be written for, besides what an audit judges.
 bool is_rank_objective(const std::string& objective) {
   return objective.starts_with("rank:") && objective.size() > 5 && objective.size() < 10 &&
          std::all_of(objective.begin() + 5, objective.end(),
@@ -107,7 +107,8 @@ void check(const AuditOptions& options) {
 
 // ---- what is written
 
-// "all_reduce_product", and of several functions for it "all_reduce_product-all_reduce_coalesced".
+// Returns "all_reduce_product", or "all_reduce_product-all_reduce_coalesced" if there are several
+// functions for it.
 std::string file_name(const std::string& row, const std::string& function, bool is_one_of_several) {
   std::string name = row;
   if (is_one_of_several) name += "-" + name_in(function);
@@ -122,7 +123,7 @@ nlohmann::ordered_json scenario_of(const Trial& trial, const std::string& subjec
   return scenario;
 }
 
-// The smallest failing case of each collective, as `distgrad run` takes it.
+// Writes the smallest failing case of each collective, for `distgrad run`.
 void write_failures(const std::vector<Judgement>& judgements, const std::string& folder) {
   std::filesystem::create_directories(folder);
   for (const Judgement& j : judgements) {
@@ -139,7 +140,7 @@ void write_failures(const std::vector<Judgement>& judgements, const std::string&
   }
 }
 
-// A folder for each line of the audit, or the folder itself where there is one.
+// Writes a folder for each line of the audit, or the folder itself if there is one line.
 void write_battery(const std::vector<AuditRow>& rows, const std::string& folder) {
   for (const AuditRow& row : rows) {
     const std::string name = row_name(row.kind, row.op);
@@ -156,7 +157,7 @@ void write_battery(const std::vector<AuditRow>& rows, const std::string& folder)
   }
 }
 
-// False where a file cannot be written.
+// Returns false if a file cannot be written.
 bool write_audit_reports(const std::vector<ReportFile>& files,
                          const std::vector<Judgement>& judgements, const TableOptions& table,
                          const std::string& command, bool broken_off) {
@@ -184,7 +185,7 @@ ExitCode exit_code(const std::vector<Judgement>& judgements, bool is_strictly_ri
   return is_strictly_right ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }
 
-// Why rows are missing; empty where all are there. `signal`: that interrupted the audit, or 0.
+// Says why rows are missing, or returns "". `signal` interrupted the audit, or is 0.
 std::string early_end(int signal, const std::string& failure, std::size_t judged,
                       std::size_t rows) {
   if (signal == 0 && failure.empty()) return {};

@@ -1,11 +1,11 @@
-// Whether standard output is to be coloured.
+// Decides whether standard output is coloured.
 #pragma once
 
 #include "cli/run_options.h"
 
 namespace distgrad {
 
-// Under `auto`: a terminal that can, unless NO_COLOR is set.
+// Under `auto` it is on a terminal that can show colours, unless NO_COLOR is set.
 bool wants_color(Color);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// The subcommands: a table, each in a file of its own.
+// Lists the subcommands, each in a file of its own.
 #pragma once
 
 #include <span>
@@ -10,10 +10,10 @@
 
 namespace distgrad {
 
-// What follows the subcommand's name on the command line.
+// Holds what follows the subcommand's name on the command line.
 using Arguments = std::vector<std::string>;
 
-// Each reads its arguments with parse_arguments(), once and first (describe_command() relies on
+// Each reads its arguments with parse_arguments(), first and once (describe_command() relies on
 // it), prints to standard output and throws UserError or SystemError.
 ExitCode run_command(const Arguments&);
 ExitCode explain_command(const Arguments&);
@@ -40,7 +40,8 @@ struct Command {
 
 std::span<const Command> commands();
 
-// Runs the subcommand that the first argument names; the exit code, errors on standard error.
+// Runs the subcommand that the first argument names. Reports errors on standard error and returns
+// the exit code.
 int run_main(const Arguments&);
 
 }  // namespace distgrad

@@ -30,7 +30,7 @@
 namespace distgrad {
 namespace {
 
-// In the order that `distgrad help` prints them.
+// The order is that of `distgrad help`.
 constexpr Command kCommands[] = {
     {"run", "run scenario files, folders or single cases, and report", run_command},
     {"explain", "show one case in full: values, cotangents, and where they part", explain_command},
@@ -114,7 +114,7 @@ ExitCode version_command(const Arguments& arguments) {
 
 namespace {
 
-// `work`'s exit code; what it throws is reported here, and nowhere else.
+// Returns `work`'s exit code. Exceptions are reported here and nowhere else.
 template <class Work>
 int with_errors_reported(const Work& work) {
   try {
@@ -143,8 +143,8 @@ int run_here(const Arguments& arguments) {
   });
 }
 
-// `gradcheck` joins the launcher's ranks by itself, each of them, as torch does: by torchrun's
-// variables.
+// Sets torchrun's variables, by which `gradcheck` joins the launcher's ranks itself, each of them,
+// as torch does.
 void set_torchs_variables(const LaunchedWorld& world) {
   if (std::getenv("RANK")) return;
   std::string error;
@@ -162,14 +162,14 @@ void set_torchs_variables(const LaunchedWorld& world) {
   set("MASTER_PORT", std::to_string(world.first_port));
 }
 
-// Where a launcher has started several of these processes: rank 0's does what is asked, the others
-// serve it.
+// Runs among several of these processes that a launcher started: rank 0's does what is asked, the
+// others serve it.
 int run_among_ranks(const Arguments& arguments, const LaunchedWorld& world) {
   if (world.rank != 0) return follow(world);
   Leader leader(world);
   const int code = run_here(arguments);
   ::fflush(stdout);
-  // The others may have ended by the same code before this process has: launchers then end who is
+  // The others may have ended with the same code before this process; launchers then end those
   // left.
   for (const int signal : {SIGTERM, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
   leader.finish(code);

@@ -29,8 +29,8 @@ struct CompareOptions {
   std::string prefix;  // of names
   std::string json;
   std::vector<ReportFile> reports;
-  // check_step's: a file with what other formats show in place of the comparison's text, what the
-  // user ran, and the seconds that the check took before this.
+  // Come from check_step: a file with the text that other formats show in place of the
+  // comparison's, what the user ran, and the seconds that the check took before this.
   std::string text, ran;
   double before_s = 0;
   bool full = false;
@@ -47,7 +47,7 @@ double tolerance_value(const std::string& text, const char* option) {
   return value;
 }
 
-// "micro-batches=4".
+// Reads "micro-batches=4".
 NamedCount count_value(const std::string& text) {
   const std::size_t at = text.rfind('=');
   const std::string digits = at == std::string::npos ? "" : text.substr(at + 1);
@@ -58,7 +58,7 @@ NamedCount count_value(const std::string& text) {
   return {for_terminal(text.substr(0, at)), std::stoi(digits)};
 }
 
-// "norm.*=sum".
+// Reads "norm.*=sum".
 std::pair<std::string, std::string> reduction_value(const std::string& text) {
   const std::size_t at = text.rfind('=');
   const std::string op = at == std::string::npos ? "" : text.substr(at + 1);
@@ -111,7 +111,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       ->type_name("FILE");
   const ReportOptions reports(app, "--json");
   app.add_flag("--full", options.full, "every parameter, a line each");
-  // check_step's alone, which has more to say, and sees more
+  // for check_step only, which has more to say and sees more
   app.add_option("--text", options.text)->group("");
   app.add_option("--ran", options.ran)->group("");
   app.add_option("--before-s", options.before_s)->group("");
@@ -133,7 +133,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
 }
 
 dumps::DumpComparison compare_gradients(const CompareOptions& options) {
-  dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems first
+  dumps::Dump reference = dumps::read_dump({&options.reference, 1});  // its problems come first
   dumps::Dump observed = dumps::read_dump(options.observed);
   if (!options.prefix.empty())
     for (dumps::Dump* dump : {&reference, &observed}) dump->strip_prefix(options.prefix);

@@ -20,7 +20,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// What does the work, whatever the options are.
+// These functions do the work, whatever the options are.
 constexpr std::string_view kFunctions = R"bash(
 # WORDS: those that begin with the word. In a list the part behind its last comma counts.
 __distgrad_words() {
@@ -112,15 +112,15 @@ std::string words_of(const Words& words) {
   return fmt::format("__distgrad_words '{}'", fmt::join(words, " "));
 }
 
-// "all_reduce=torch_nn": behind the kind's "=" comes another subject.
+// Completes "all_reduce=torch_nn": another subject follows the kind's "=".
 Words subject_words() {
   Words words = names_of(subjects());
   words.insert(words.end(), {"python:", "library:"});
   return words;
 }
 
-// How an option's or positional's value is completed, by its name or else by what its value is
-// called; empty: not at all.
+// Says how an option's or positional's value is completed, by its name or else by what its value is
+// called; "" means not at all.
 std::string action_for(const OptionDescription& option) {
   static const std::map<std::string, std::string> by_name = {
       {"--subject", "__distgrad_subjects"},
@@ -147,13 +147,13 @@ std::string action_for(const OptionDescription& option) {
   return words_of({choices});
 }
 
-// By action, the patterns of bash's `case` for it.
+// Maps each action to the patterns of bash's `case` for it.
 using Cases = std::map<std::string, Words>;
 
 void add_positionals(Cases& cases, const std::string& command, const CommandDescription& d) {
   for (std::size_t i = 0; i < d.positionals.size(); ++i)
     cases[action_for(d.positionals[i])].push_back(fmt::format("{}/{}", command, i + 1));
-  // Of several, the last is what repeats.
+  // If there are several, the last one may repeat.
   if (!d.positionals.empty() && d.positionals.back().repeats)
     cases[action_for(d.positionals.back())].push_back(command + "/[0-9]*");
 }

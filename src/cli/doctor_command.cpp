@@ -1,4 +1,4 @@
-// distgrad doctor: what was found, what is missing with the remedy, and a self-test of the
+// distgrad doctor reports what was found, what is missing with the remedy, and a self-test of the
 // backend's collectives.
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -45,7 +45,7 @@ struct Line {
 
 // --- What is looked at ---
 
-// The dynamic linker lists what it would load when this variable is set; so does ldd.
+// The dynamic linker lists what it would load if this variable is set, as for ldd.
 std::string torch_library(const std::string& executable) {
   ChildCommand command;
   command.arguments = {executable};
@@ -58,11 +58,10 @@ std::string torch_library(const std::string& executable) {
   return arrow == std::string::npos ? line : line.substr(arrow + 3, line.rfind(" (") - arrow - 3);
 }
 
-// 2.15.0 of 2.15.0+cu130.
+// Returns 2.15.0 of 2.15.0+cu130.
 std::string_view release(std::string_view version) { return version.substr(0, version.find('+')); }
 
-// Of the torch that lib/libtorch_cpu.so belongs to, by its version.py; empty where that does not
-// say.
+// Returns the version of the torch that lib/libtorch_cpu.so belongs to, by its version.py, or "".
 std::string version_of(const std::filesystem::path& library) {
   std::ifstream file(library.parent_path().parent_path() / "version.py");
   for (std::string line; std::getline(file, line);) {
@@ -87,7 +86,7 @@ Line torch_line(const std::string& executable) {
   return {Health::kFine, "torch", library, ""};
 }
 
-// The one that subjects in Python run in unless --python names another.
+// Reports the interpreter of subjects in Python, unless --python names another.
 Line python_line() {
   Interpreters interpreters;
   try {
@@ -143,7 +142,8 @@ struct SelfTest {
   std::string table;
 };
 
-// "all_reduce max Float": a line for what behaves alike, with the dtypes unless it is all of them.
+// Writes a line for what behaves alike of "all_reduce max Float", with the dtypes unless it is all
+// of them.
 std::string self_test_table(const Json& found) {
   std::vector<std::pair<std::string, std::string>> order;  // what, how
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> dtypes;
@@ -190,7 +190,7 @@ SelfTest self_test(const std::string& executable, const std::string& backend) {
 
 // --- GPUs ---
 
-// That there is none is no fault of the machine's: only cases that ask for one are skipped.
+// A missing GPU is no fault of the machine's: only cases that ask for one are skipped.
 Line gpu_line(const Probe& probe) {
   if (!probe.cuda_unavailable.empty()) return {Health::kNote, "gpu", probe.cuda_unavailable, ""};
   return {Health::kFine, "gpu",

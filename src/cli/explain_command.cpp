@@ -28,8 +28,8 @@ constexpr const char* kExplainExamples =
     "  distgrad explain 'scenarios/debate/all_reduce_sum.json:subject=in_place'\n"
     "  distgrad explain mine/gather.json --subject torch_nn --world-size 3\n";
 
-// What is understood of the options of `run`: those that say which case it is and how it runs. They
-// are read by its own parser, so that they mean the same; this keeps the others out and has the
+// Checks the options of `run` that are allowed: those that say which case it is and how it runs.
+// Run's own parser reads them, so that they mean the same; this keeps the others out and has the
 // help.
 std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   CLI::App app(
@@ -54,7 +54,7 @@ std::optional<ExitCode> check_arguments(const Arguments& arguments) {
   option("--python", "PATH", "the interpreter for a subject in Python");
   app.add_flag("--allow-code", flag, "run code that the scenario file names");
   option("--timeout", "S", "seconds for the case");
-  const GuardOptions guards(app);  // run's apply them
+  const GuardOptions guards(app);  // run applies them
   app.add_flag("--full", flag, "show all ranks and elements");
   option("--color", "WHEN", "auto, always or never");
   describe(app, kExplainExamples);

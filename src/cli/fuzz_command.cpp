@@ -47,7 +47,7 @@ struct Options {
   bool allow_empty = false;
 };
 
-// As typed, for the command that does the same again.
+// Keeps the options as typed, for the command that repeats the run.
 struct FuzzLists {
   std::vector<std::string> subjects, world_sizes, dtypes, collectives, objectives;
   std::string seed;
@@ -99,7 +99,7 @@ std::string checked_word(const char* option, const std::string& word,
 }
 
 std::uint64_t read_seed(const std::string& text) {
-  if (text.empty()) return std::random_device{}() % 1'000'000;  // short enough to be typed again
+  if (text.empty()) return std::random_device{}() % 1'000'000;  // short enough to type again
   if (const auto seed = whole_number<std::uint64_t>(text)) return *seed;
   throw UserError(fmt::format("fuzz: --seed is an integer from 0 to 2^64 - 1, not \"{}\"", text));
 }
@@ -134,7 +134,7 @@ void check(const FuzzLists& lists, Options& options) {
     throw UserError("fuzz: --simulate checks the ground truth itself, so it takes no --subject");
   if (lists.count) options.fuzz.count = static_cast<std::uint64_t>(*lists.count);
   if (!lists.count && !seconds) options.fuzz.seconds = kDefaultSeconds;
-  constexpr int kMostRanks = 64;  // of programs whose tensors have a few dozen elements
+  constexpr int kMostRanks = 64;  // for programs whose tensors have a few dozen elements
   for (const int size : options.fuzz.choices.world_sizes)
     if (size > kMostRanks)
       throw UserError(fmt::format("fuzz: --world-size: at most {} ranks", kMostRanks));
@@ -156,7 +156,7 @@ std::string again_text(const Options& options, const FuzzLists& lists, std::uint
   return text + fmt::format(" --seed {} --count {}", options.fuzz.seed, count);
 }
 
-// Letters, digits, '-', '_', '.'; for names of files.
+// Keeps letters, digits, '-', '_' and '.', for file names.
 std::string file_word(const std::string& text) {
   std::string word;
   for (const char c : text)
@@ -172,7 +172,7 @@ std::string heading(const FuzzKey& key) {
   return text;
 }
 
-// What is found is written at once: an interrupt, or a kill, loses nothing.
+// Writes each failure at once, so that an interrupt, or a kill, loses nothing.
 class Reporter : public FuzzListener {
  public:
   explicit Reporter(const Options& options)
@@ -203,7 +203,7 @@ class Reporter : public FuzzListener {
 
   std::size_t found() const { return paths_.size(); }
 
-  // The files written, of failures in their order.
+  // Returns the files written, in the order of the failures.
   std::vector<std::string> paths() const {
     std::vector<std::string> paths;
     for (const auto& [key, path] : paths_) paths.push_back(path);
@@ -218,7 +218,7 @@ class Reporter : public FuzzListener {
  private:
   bool several() const { return options_.fuzz.subjects.size() > 1; }
 
-  // Of another name where there is such a file already, with something else in it.
+  // Uses another name if there is such a file already with other content.
   std::string write(const FuzzFailure& failure) {
     std::string folder = options_.out;
     if (several()) folder += "/" + file_word(failure.key.subject);

@@ -41,22 +41,22 @@ struct GoldenOptions {
   bool full = false;
 };
 
-// What became of one scenario.
+// Holds the result for one scenario.
 struct Entry {
   const Scenario* scenario = nullptr;
   std::string path;  // of its golden file
   golden::GoldenFile now;
   std::string refused;  // why nothing may be written
-  bool broken = false;  // the machine's fault
+  bool broken = false;  // the machine is at fault
 };
 
 using Entries = std::map<std::string, Entry>;  // by golden file
 
-// How a golden file and the simulation stand to each other.
+// Says how a golden file and the simulation relate.
 struct GoldenState {
   bool up_to_date = false;
   bool is_new = false;
-  bool is_foreign = false;  // what is there is no golden file: never to be overwritten
+  bool is_foreign = false;  // it is no golden file, and must never be overwritten
   golden::Differences differences;
   std::string text;  // what update writes
 };
@@ -106,7 +106,8 @@ bool expects_disagreement(const Case& c) {
   return c.expected.finding == "truth" || c.expected.finding == "program";
 }
 
-// One case for each truth; the simulation needs no subject, so none is skipped for lack of one.
+// Returns one case for each truth. The simulation needs no subject, so none is skipped for lack of
+// one.
 std::vector<Case> cases_of(const Loaded& loaded, const Entries& entries) {
   std::set<const Scenario*> wanted;
   for (const auto& [path, entry] : entries) wanted.insert(entry.scenario);
@@ -116,7 +117,8 @@ std::vector<Case> cases_of(const Loaded& loaded, const Entries& entries) {
     cases.push_back(c);
     cases.back().skip_reason.clear();
   }
-  // Of cases that share a truth the first counts: one that says the oracles are to disagree.
+  // The first of the cases that share a truth counts, so one that expects the oracles to disagree
+  // comes first.
   std::stable_partition(cases.begin(), cases.end(), expects_disagreement);
   return one_for_each_truth(cases);
 }
@@ -124,7 +126,7 @@ std::vector<Case> cases_of(const Loaded& loaded, const Entries& entries) {
 Entries entries_for(const Loaded& loaded, const golden::Store& store) {
   Entries entries;
   for (const auto& scenario : loaded.scenarios) {
-    if (has_code(scenario->steps)) continue;  // its truth is not the file's alone
+    if (has_code(scenario->steps)) continue;  // its truth does not depend on the file alone
     Entry entry;
     entry.scenario = scenario.get();
     entry.path = store.path_of(scenario->file);
@@ -134,7 +136,7 @@ Entries entries_for(const Loaded& loaded, const golden::Store& store) {
   return entries;
 }
 
-// Gathers the truths, and why some are not to be had.
+// Gathers the truths, and why some are missing.
 class Truths : public VerifyListener {
  public:
   Truths(Entries& entries, Counts& counts) : counts_(counts) {
@@ -202,7 +204,7 @@ std::ptrdiff_t place_in(const std::vector<T>& list, const T& value) {
   return std::find(list.begin(), list.end(), value) - list.begin();
 }
 
-// As the scenario lists them: simulations come back in any order.
+// Sorts as the scenario lists them, since simulations come back in any order.
 void sort_cases(Entry& entry) {
   const Scenario& s = *entry.scenario;
   const auto place = [&](const golden::CaseRecord& c) {
@@ -249,7 +251,7 @@ std::string ulps_text(double stored, double now) {
   return *ulps < kCounted ? std::to_string(*ulps) : number_text(static_cast<double>(*ulps), 2);
 }
 
-// Of the new value to the stored one, where more than rounding lies between: no reader counts
+// Returns new over stored value if more than rounding lies between them, since no reader counts
 // millions of ulps.
 std::string ratio_of(double stored, double now) {
   constexpr std::uint64_t kRounding = 1024;
@@ -316,17 +318,17 @@ bool leads_out_of(const fs::path& folder, const fs::path& path) {
   std::error_code error;
   const auto real = [&](const fs::path& p) {
     return fs::weakly_canonical(fs::absolute(p), error);
-  };  // it need not be there
+  };  // it may be missing
   const fs::path relative = real(path).lexically_relative(real(folder));
   return error || relative.empty() || *relative.begin() == "..";
 }
 
-// A link among the golden files could name a file of another project, as could that folder itself
-// where nobody named it.
+// Refuses links: one among the golden files could name a file of another project, and so could the
+// folder itself if nobody named it.
 void refuse_outside(const std::string& path, const std::string& golden_folder) {
   std::error_code not_a_link;
-  const fs::path target =
-      fs::read_symlink(path, not_a_link);  // of a link whose target is not there, too
+  // This works for a link without a target, too.
+  const fs::path target = fs::read_symlink(path, not_a_link);
   const fs::path meant = not_a_link ? fs::path(path) : fs::path(path).parent_path() / target;
   if (leads_out_of(golden_folder, meant) ||
       (golden_folder == kUsualFolder && leads_out_of(".", golden_folder)))

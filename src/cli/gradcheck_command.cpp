@@ -1,5 +1,5 @@
-// distgrad gradcheck [OPTION...] FILE:FUNCTION: runs `python -m distgrad.gradcheck`, which needs no
-// rank program, or becomes it where that is a rank of a launcher.
+// distgrad gradcheck [OPTION...] FILE:FUNCTION runs `python -m distgrad.gradcheck`, which needs no
+// rank program, or becomes it if this is a rank of a launcher.
 #include <cstdlib>
 
 #include "cli/command.h"
@@ -17,8 +17,8 @@ constexpr const char* kGradcheckExamples =
     "  distgrad gradcheck losses.py:GatherLayer.apply --input 'randn(4, 3)'\n"
     "  distgrad gradcheck layers.py:scaled --input 'arange(6.)+rank' --constant 3\n";
 
-// The arguments but for --python, in their order: which --input comes before which --constant
-// counts.
+// Returns the arguments except --python, in their order, since it matters which --input comes
+// before which --constant.
 Arguments without_python(const Arguments& arguments) {
   Arguments kept;
   for (std::size_t i = 0; i < arguments.size(); ++i) {

@@ -1,5 +1,5 @@
-// The options of every command that runs something: what it may take at most, and whether it runs
-// apart from the rest of the machine.
+// Adds the options of every command that runs something: what it may use at most, and whether it
+// runs apart from the rest of the machine.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -12,8 +12,8 @@ class GuardOptions {
   explicit GuardOptions(CLI::App& app);
   GuardOptions(const GuardOptions&) = delete;
 
-  // Once they are read. With --sandbox this returns in another process. Throws UserError, `command`
-  // being named in it.
+  // Must be called after the options are read. With --sandbox this returns in another process.
+  // Throws UserError, which names `command`.
   void apply(const std::string& command) const;
 
  private:
@@ -24,7 +24,7 @@ class GuardOptions {
   CLI::Option *max_timeout_option_, *total_timeout_option_;
 };
 
-// "512M", "4G", "4096" (bytes). Throws UserError.
+// Reads "512M", "4G" or "4096" (bytes). Throws UserError.
 std::uint64_t bytes_of(const std::string& text);
 
 }  // namespace distgrad

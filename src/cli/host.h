@@ -1,5 +1,5 @@
-// What loading cases asks of this machine: its Python interpreters and its GPUs, each looked at
-// once and only where a case needs it.
+// Answers what loading cases asks of this machine: its Python interpreters and its GPUs, each
+// examined once and only if a case needs it.
 #pragma once
 
 #include "cli/accelerators.h"
@@ -10,14 +10,12 @@ namespace distgrad {
 
 class Host {
  public:
-  // `share_gpu`: several ranks may run on one GPU; processes that are started from here on hear of
-  // it, too.
+  // `share_gpu` lets several ranks run on one GPU; processes started later see it, too.
   explicit Host(bool share_gpu = false);
 
-  // From now on the overrides ask this host, which must outlive them, for the torch of an
-  // interpreter.
+  // Makes the overrides ask this host, which must outlive them, for an interpreter's torch.
   void answer_for_interpreters(Overrides& overrides);
-  // The same for what a backend or device lacks here.
+  // Does the same for what a backend or device lacks here.
   void answer_for_accelerators(Overrides& overrides);
 
   Interpreters& interpreters() { return interpreters_; }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSchemaName = "distgrad.schema.json";
 
-// JSON has no comments; a scenario's is its note.
+// JSON has no comments; a scenario has a note.
 constexpr std::string_view kFirstScenario = R"({
   "$schema": "distgrad.schema.json",
   "note": "A first scenario. Every rank runs `steps` in order on its own copy of `inputs`, then calls backward on its own `loss`; expressions are Python, over `rank`, `world_size`, the inputs and the steps before. `objective` says which scalar the ranks optimise together: here the sum of all ranks' losses. `truth` is derived by hand, by rank: y = 2 * 1 + 3 * 1 = 5, two losses y * y, so d/dx_r = 2 * 2y * (r + 2). `subjects` are the implementations of the collectives to try, and what is expected of each; the plain in-place all_reduce passes gradients on unchanged, which is known, and so it is as expected.",
@@ -39,7 +39,7 @@ constexpr std::string_view kFirstScenario = R"({
 }
 )";
 
-// Where the scenario is written: PLACE itself where it ends in .json, else first.json in that
+// Returns where the scenario is written: PLACE itself if it ends in .json, else first.json in that
 // folder.
 fs::path scenario_at(const std::string& place) {
   const fs::path path(place);

@@ -1,4 +1,4 @@
-// How a command ends that a signal has interrupted.
+// Ends a command that a signal has interrupted.
 #pragma once
 
 #include <csignal>
@@ -11,18 +11,18 @@
 
 namespace distgrad {
 
-// Why a command has ended that was interrupted by this signal.
+// Says why a command ended that this signal interrupted.
 inline std::string interruption_text(int signal) {
   if (signal == SIGALRM) return "the time of --total-timeout is over";
-  // A launcher that has lost a rank interrupts the others: then the rank is what matters.
+  // A launcher that has lost a rank interrupts the others; then the lost rank is what matters.
   const std::string loss = leader() ? leader()->loss() : "";
   return loss.empty() ? "interrupted" : "interrupted; " + visible_text(loss, Lines::kKept);
 }
 
-// As shells say it.
+// Returns the code that shells use.
 inline ExitCode exit_code_of_signal(int signal) { return static_cast<ExitCode>(128 + signal); }
 
-// Says so, and returns the exit code.
+// Reports it, and returns the exit code.
 inline ExitCode interrupted(int signal) {
   complain("distgrad: {}\n", interruption_text(signal));
   return exit_code_of_signal(signal);

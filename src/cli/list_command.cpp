@@ -24,7 +24,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What is listed: a JSON object each, its keys in the order they are printed; the first is the
+// Has a JSON object for each thing listed, with its keys in the order of printing; the first is the
 // name.
 struct Listing {
   Json rows = Json::array();
@@ -129,7 +129,7 @@ struct Subject {
   std::string_view name;
   bool takes_paths;
   Listing (*function)(const std::vector<std::string>& paths);
-  // The keys that the text shows beside the name; the JSON has all.
+  // The text shows these keys beside the name; the JSON has all.
   std::vector<std::string> shown;
 };
 
@@ -154,7 +154,7 @@ std::string shown_text(const Json& value) {
   return text;
 }
 
-// Columns as wide as their widest entry; the last is not padded.
+// Makes columns as wide as their widest entry; the last is not padded.
 std::string table(const Json& rows, const std::vector<std::string>& shown) {
   std::vector<std::vector<std::string>> lines;
   std::vector<std::size_t> widths(shown.size() + 1);

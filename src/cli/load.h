@@ -1,4 +1,4 @@
-// From what the command line names to the cases to be run.
+// Turns what the command line names into the cases to run.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,14 @@ struct Loaded {
   std::vector<InvalidFile> invalid;
 };
 
-// Files, folders and cases (none: the folder "scenarios"); files that are invalid are left out and
-// reported in `invalid`. Each case comes once. Throws UserError for a path that is not there.
+// Loads files, folders and cases (by default the folder "scenarios"). Invalid files are left out
+// and reported in `invalid`. Each case comes once. Throws UserError for a missing path.
 Loaded load_cases(const std::vector<std::string>& paths, const Overrides& overrides);
 
-// A line each on standard error, with the carets of expressions.
+// Writes a line each to standard error, with the carets of expressions.
 void report_invalid(std::span<const InvalidFile> invalid);
 
-// Where a command takes one case: a line each of how it is called for the first of them.
+// Lists, for a command that takes one case, how to call it for the first of them, a line each.
 std::string choices_text(std::string_view command, std::span<const Case>);
 
 }  // namespace distgrad

@@ -21,7 +21,7 @@ std::string usage_of(const CLI::Option& positional) {
   return positional.get_required() ? " " + text : " [" + text + "]";
 }
 
-// "  --world-size N,...   the number of ranks": CLI11's own formatter also prints types and
+// Prints "  --world-size N,...   the number of ranks"; CLI11's own formatter also prints types and
 // defaults.
 class Help : public CLI::Formatter {
  public:
@@ -41,7 +41,7 @@ class Help : public CLI::Formatter {
   std::string make_description(const CLI::App* app) const override {
     return wrapped(app->get_description(), 0, kHelpWidth) + "\n";
   }
-  // Text that does not fit goes on in its own column.
+  // Continues text that does not fit in its own column.
   std::string make_option(const CLI::Option* option, bool is_positional) const override {
     const std::size_t column = get_column_width();
     const std::string name =
@@ -81,7 +81,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
                               option ? "unknown option" : "unexpected argument", word, hint));
 }
 
-CommandDescription* asked_for = nullptr;  // by describe_command()
+CommandDescription* asked_for = nullptr;  // set by describe_command()
 
 void fill(CommandDescription& description, const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
@@ -123,7 +123,7 @@ std::optional<ExitCode> parse_arguments(CLI::App& app, const Arguments& argument
     fill(*asked_for, app);
     return ExitCode::kAsExpected;
   }
-  app.allow_extras();  // reported by us, for the hint
+  app.allow_extras();  // we report them, for the hint
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::CallForHelp&) {

@@ -1,4 +1,4 @@
-// Reads a subcommand's arguments with CLI11, and tells what is wrong with them in our words.
+// Reads a subcommand's arguments with CLI11, and words errors itself.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -11,17 +11,18 @@
 
 namespace distgrad {
 
-// An app for `distgrad NAME`, whose help has one line an option and ends with the examples.
+// Sets up an app for `distgrad NAME`, whose help has one line an option and ends with the examples.
 void describe(CLI::App& app, const std::string& examples);
 
-// Nothing: the arguments are read. An exit code: the help was asked for and printed. Throws
+// Reads the arguments. Returns an exit code if the help was asked for and printed. Throws
 // UserError, with "did you mean" for an unknown option.
 std::optional<ExitCode> parse_arguments(CLI::App& app, const Arguments& arguments);
 
-// What a command takes, as the completion of shells needs it.
+// Describes what a command takes, for the completion of shells.
 struct OptionDescription {
   std::string name;      // "--json", or a positional's: "PATH"
-  std::string argument;  // "FILE"; empty for a flag. A positional's choices: "|update|check|diff"
+  std::string argument;  // "FILE"; empty for a flag. A positional may have choices:
+                         // "|update|check|diff"
   bool repeats = false;
 };
 struct CommandDescription {
@@ -29,11 +30,11 @@ struct CommandDescription {
   std::vector<OptionDescription> positionals;
 };
 
-// Calls the command with no arguments, and gets what it would have parse_arguments() read. One
-// thread.
+// Calls the command without arguments, and gets what it would have parse_arguments() read.
+// Single-threaded.
 CommandDescription describe_command(const Command& command);
 
-// The type_name of a positional that is one of these words.
+// Returns the type_name of a positional that is one of these words.
 std::string choices_text(const std::vector<std::string>& words);
 
 }  // namespace distgrad

@@ -1,7 +1,7 @@
-// distgrad in an environment's bin: becomes the distgrad of the package that pip installed with it.
+// Becomes, from an environment's bin, the distgrad of the package that pip installed with it.
 //
-// All else lies in that package, site-packages/distgrad, from where torch is always in the same
-// direction. An entry point in Python would do the same, and take longer than most commands.
+// Everything else lies in that package, site-packages/distgrad, from where torch is always in the
+// same direction. An entry point in Python would do the same, but take longer than most commands.
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,8 +17,8 @@ namespace fs = std::filesystem;
 
 constexpr int kBroken = 3;  // base/exit_code.h
 
-// Where pip may have put packages, for executables in `bin`: lib/pythonX.Y/site-packages, Debian's
-// dist-packages, and with --target beside bin.
+// Returns where pip may have put packages, for executables in `bin`: lib/pythonX.Y/site-packages,
+// Debian's dist-packages, and beside bin with --target.
 std::vector<fs::path> site_folders(const fs::path& bin) {
   const fs::path prefix = bin.parent_path();
   std::vector<fs::path> folders = {prefix};
@@ -32,7 +32,7 @@ std::vector<fs::path> site_folders(const fs::path& bin) {
   return folders;
 }
 
-// Of several (a bin that Pythons share) the one that was installed last: so was this launcher.
+// Chooses, among several (Pythons may share a bin), the one installed last, as this launcher was.
 fs::path program_for(const fs::path& bin) {
   fs::path found;
   fs::file_time_type newest = fs::file_time_type::min();

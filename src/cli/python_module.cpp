@@ -16,7 +16,7 @@
 namespace distgrad {
 namespace {
 
-// Python finds the module in front of whatever else the user has there.
+// Makes Python find the module before anything else that the user has there.
 void put_on_python_path(const std::filesystem::path& folder) {
   const char* before = std::getenv("PYTHONPATH");
   const std::string path = before && *before ? folder.string() + ":" + before : folder.string();

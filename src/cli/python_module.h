@@ -1,4 +1,4 @@
-// The commands that are Python modules of ours, run by the user's interpreter.
+// Runs the commands that are Python modules of ours, in the user's interpreter.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace distgrad {
 
-// Runs `python -m MODULE ARGUMENTS...` with the interpreter that `python` names, or that is found;
-// becomes it where `joins`: this process is then a launcher's rank.
+// Runs `python -m MODULE ARGUMENTS...` with the interpreter that `python` names, or that is found.
+// With `joins` it becomes that program, since this process is then a launcher's rank.
 ExitCode run_python_module(const std::string& python, const std::string& module,
                            const Arguments& arguments, bool joins);
 

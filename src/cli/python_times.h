@@ -1,5 +1,5 @@
-// Where the time of ranks in Python goes: DISTGRAD_TIMES in their environment names a file that
-// they append to (src/python/distgrad/ranks/times.py).
+// Measures how ranks in Python spend their time: DISTGRAD_TIMES in their environment names a file
+// to which they append (src/python/distgrad/ranks/times.py).
 #pragma once
 
 #include <string>
@@ -11,22 +11,22 @@ namespace distgrad {
 
 class PythonTimes {
  public:
-  // From now on processes that are started get the file. It is in memory and goes with this. One at
-  // a time.
+  // Passes the file, which is in memory and goes with this object, to processes started from now
+  // on. Only one may exist at a time.
   PythonTimes();
   ~PythonTimes();
   PythonTimes(const PythonTimes&) = delete;
   PythonTimes& operator=(const PythonTimes&) = delete;
 
-  // A line for the report, of each phase the slowest process; empty where no rank in Python has
-  // run.
+  // Returns a line for the report, with the slowest process of each phase, or "" if no rank in
+  // Python ran.
   std::string text() const;
 
  private:
   UniqueFd file_;
 };
 
-// As text(), from the file's content.
+// Does what text() does, on the file's content.
 std::string python_times_text(std::string_view lines);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// The reports that commands write beside what they print: an option and a file for each format.
+// Writes the reports that commands make beside their output: an option and a file for each format.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,12 +18,13 @@ struct ReportFile {
 
 class ReportOptions {
  public:
-  // Adds the options of all formats to `app`, but for `without`: "--json" where the command has a
-  // JSON of its own.
+  // Adds the options of all formats to `app`, except `without`: "--json" if the command has a JSON
+  // of its own.
   explicit ReportOptions(CLI::App& app, std::string_view without = "");
   ReportOptions(const ReportOptions&) = delete;
 
-  // Once they are read. Throws UserError, naming `command`, where two reports are to have one file.
+  // Must be called after the options are read. Throws UserError, which names `command`, if two
+  // reports go to one file.
   std::vector<ReportFile> files(const std::string& command) const;
 
  private:
@@ -31,23 +32,23 @@ class ReportOptions {
   std::vector<std::string> paths_;  // by format
 };
 
-// Whether a report has standard output, which then holds nothing else.
+// Returns true if a report goes to standard output, which then holds nothing else.
 bool prints_report(const std::vector<ReportFile>&);
 
-// Whether a format draws the traces of values, which cost simulations.
+// Returns true if a format draws the traces of values, which cost simulations.
 bool wants_traces(const std::vector<ReportFile>&);
 
-// With this machine's name and the folder that CI's pages show paths against.
+// Fills in this machine's name and the folder that CI's pages show paths against.
 FormatContext format_context(const TextOptions&);
 
-// The same of a command that runs all cases or none of them: `command` is what does it again.
+// Does the same for a command that runs all cases or none; `command` repeats it.
 FormatContext format_context(const std::string& command);
 
-// "distgrad run 'my scenarios'": as a shell would take it again.
+// Returns "distgrad run 'my scenarios'", quoted for a shell.
 std::string command_text(std::string_view command, const Arguments&);
 
-// Writes every file that can be written, and on GitHub prints annotations too. False, and
-// complaints, where a file cannot be.
+// Writes every file that can be written, and prints annotations on GitHub. Complains and returns
+// false if a file cannot be written.
 bool write_reports(const std::vector<ReportFile>&, const Report&, const FormatContext&);
 
 }  // namespace distgrad

@@ -13,10 +13,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostAtOnce = 65'536;  // bytes: a program's argument may have twice as many
-constexpr int kScriptTimeout = 120;  // seconds; importing torch and the user's modules takes some
+constexpr std::size_t kMostAtOnce = 65'536;  // bytes; a program's argument may have twice as many
+constexpr int kScriptTimeout = 120;  // seconds; importing torch and the user's modules takes long
 
-// distgrad's folder comes last, so that no module of a user's is hidden.
+// distgrad's folder comes last, so that it hides none of the user's modules.
 constexpr const char* kQuestion =
     "import sys\n"
     "sys.path.append(sys.argv[1])\n"
@@ -58,7 +58,7 @@ Json request_of(const Case& which, const Program& program) {
   const auto takes = [&](const auto& things) {
     for (const auto& thing : things) request["names"].push_back(thing.name);
   };
-  if (has_code(program.steps)) {  // which call it where these are
+  if (has_code(program.steps)) {  // they may call it
     takes(program.inputs);
     takes(program.steps);
   }
@@ -94,7 +94,7 @@ ReproCase::Foreign foreign_of(const Json& answer) {
 }  // namespace
 
 void ForeignCode::ask_about(const std::vector<std::pair<const Case*, const Program*>>& cases) {
-  std::map<std::string, std::map<std::string, Json>> by_interpreter;  // and case
+  std::map<std::string, std::map<std::string, Json>> by_interpreter;  // and by case
   std::map<std::string, std::size_t> sizes;
   for (const auto& [which, program] : cases) {
     if (!has_foreign_code(*which, *program)) continue;
@@ -117,7 +117,7 @@ void ForeignCode::ask_about(const std::string& interpreter,
   try {
     const Json answers = ask(interpreter, all);
     for (std::size_t i = 0; const auto& [id, request] : requests) answers_[id] = answers.at(i++);
-  } catch (const UserError&) {  // of() asks about each by itself, and tells of which it is true
+  } catch (const UserError&) {  // of() asks about each by itself, and so finds the case at fault
   }
 }
 

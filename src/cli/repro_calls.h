@@ -1,4 +1,4 @@
-// How code that is not distgrad's is called in a reproduction: its own interpreter reads its
+// Writes calls of code other than distgrad's for a reproduction: its own interpreter reads the
 // signature and writes the call.
 #pragma once
 
@@ -17,10 +17,10 @@ class ForeignCode {
  public:
   explicit ForeignCode(Interpreters& interpreters) : interpreters_(interpreters) {}
 
-  // About all at once, which starts each interpreter once.
+  // Asks about all at once, which starts each interpreter once.
   void ask_about(const std::vector<std::pair<const Case*, const Program*>>&);
 
-  // Throws UserError where a call depends on what only a run knows.
+  // Throws UserError if a call depends on what only a run knows.
   ReproCase::Foreign of(const Case&, const Program&);
 
  private:

@@ -46,8 +46,7 @@ struct ReproOptions {
   bool scenario = false;
 };
 
-// The options of `run` that say which case it is are read by its own parser, so that they mean the
-// same.
+// Run's own parser reads the options that say which case it is, so that they mean the same.
 std::variant<ReproOptions, ExitCode> parse_repro_options(const Arguments& arguments) {
   CLI::App app("Write a case as a Python script that needs torch alone, to paste into an issue.",
                "distgrad repro");
@@ -108,7 +107,7 @@ void check_number(const std::vector<Case>& cases, const ReproOptions& options) {
                               choices_text("repro", cases)));
 }
 
-// "scenarios-debate-total.json-subject-in_place.py"
+// Returns "scenarios-debate-total.json-subject-in_place.py".
 std::string file_name(const std::string& id, const char* ending) {
   std::string name = id;
   for (char& c : name)
@@ -118,7 +117,7 @@ std::string file_name(const std::string& id, const char* ending) {
   return name + ending;
 }
 
-// What came of a case, kept beyond verify().
+// Keeps the result of a case beyond verify().
 struct CaseOutcome {
   std::optional<CaseResult> result;
   std::optional<Program> program;  // absent: it could not be simulated
@@ -151,7 +150,7 @@ std::string versions() {
                      kTorchVersion);
 }
 
-// Throws UserError where there is nothing to show.
+// Throws UserError if there is nothing to show.
 std::string script_of(const CaseOutcome& kept, ForeignCode& foreign) {
   const CaseResult& result = *kept.result;
   if (result.verdict == Verdict::kSkipped)
@@ -163,7 +162,7 @@ std::string script_of(const CaseOutcome& kept, ForeignCode& foreign) {
                        foreign.of(result.which, *kept.program), versions()});
 }
 
-// One file, or one for each case into a folder; there the others are written where one cannot be.
+// Writes one file, or one for each case into a folder, where it goes on after one that fails.
 bool write_scripts(const std::vector<Case>& cases, const ReproListener& listener,
                    const ReproOptions& options, Interpreters& interpreters) {
   bool all = true;
@@ -192,7 +191,7 @@ bool write_scripts(const std::vector<Case>& cases, const ReproListener& listener
   return all;
 }
 
-// The reduced scenario's one case, whose id is the file it came from.
+// Returns the reduced scenario's one case, whose id is the original's with ", reduced" behind it.
 Loaded reduced(const Case& which, const nlohmann::ordered_json& document) {
   Loaded loaded;
   loaded.scenarios.push_back(

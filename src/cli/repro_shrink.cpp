@@ -28,7 +28,7 @@ Json objective_json(const Objective& objective) {
   return by_axis;
 }
 
-// What has to stay.
+// Holds what a reduction must keep.
 struct ShownMistake {
   Verdict verdict{};
   FindingName rule;
@@ -63,8 +63,8 @@ class Runs {
     for (std::size_t i = 0; i < documents.size(); ++i) {
       scenarios.push_back(std::make_unique<Scenario>(
           parse_scenario(documents[i].dump(), fmt::format("candidate {}", i))));
-      Overrides
-          overrides;  // the document names its subject itself: without, it is another scenario
+      // The document itself names its subject; without it, it is another scenario.
+      Overrides overrides;
       overrides.allow_code = true;  // it ran before
       std::vector<Case> expanded = expand(*scenarios.back(), overrides, kTorchVersion);
       if (expanded.size() != 1 || !expanded[0].skip_reason.empty()) continue;

@@ -60,7 +60,7 @@ TextOptions run_text_options(const RunOptions& options) {
   return text;
 }
 
-// Dealt out in turn: a part gets some cases of every file, and slow files are shared.
+// Deals the cases out in turn, so that a part gets some of every file, and slow files are shared.
 std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
   std::vector<Case> part;
   for (auto i = static_cast<std::size_t>(shard.index - 1); i < cases.size();
@@ -69,7 +69,7 @@ std::vector<Case> part_of(std::vector<Case> cases, const Shard& shard) {
   return part;
 }
 
-// A mistyped axis would leave every mesh as it lies.
+// Refuses a mistyped axis, which would leave every mesh as it lies.
 void check_mesh_order(const std::vector<std::string>& order, const std::vector<Case>& cases) {
   if (order.empty()) return;
   const std::string option = fmt::format("run: --mesh-order {}", fmt::join(order, ","));
@@ -88,8 +88,8 @@ void check_mesh_order(const std::vector<std::string>& order, const std::vector<C
       known.empty() ? "; none has a mesh" : fmt::format("; there are {}", fmt::join(known, ", "))));
 }
 
-// Where the ranks were, how many cases took part of them, and how many laid their mesh otherwise;
-// empty without a launcher.
+// Says where the ranks were, how many cases used only some of them, and how many laid their mesh
+// otherwise; "" without a launcher.
 std::string launched_text(const Report& report, const std::vector<std::string>& mesh_order) {
   if (!leader()) return {};
   std::size_t part = 0, laid = 0;
@@ -108,7 +108,7 @@ std::string launched_text(const Report& report, const std::vector<std::string>& 
   return text + "\n";
 }
 
-// Why not all cases were run; empty where all were. `signal`: that interrupted the run, or 0.
+// Says why not all cases ran, or returns "". `signal` interrupted the run, or is 0.
 std::string early_end(const RunOptions& options, const Report& report, std::size_t cases,
                       const std::string& failure, int signal) {
   const auto finished = static_cast<std::size_t>(report.summary.cases);
@@ -130,11 +130,10 @@ ExitCode exit_code(const RunOptions& options, const Report& report, bool all_wri
   return all_written || code == ExitCode::kBroken ? code : ExitCode::kUserError;
 }
 
-// What goes on while cases are worked on: results come in the order of the cases and are printed at
-// once.
+// Follows the work on cases: results come in the order of the cases and are printed at once.
 class Progress : public VerifyListener {
  public:
-  // `traces`: the traces through cases that went wrong are wanted.
+  // `traces` asks for the traces through cases that went wrong.
   Progress(const RunOptions& options, const Loaded& loaded, bool traces, Report& report)
       : report_(report),
         is_reported_(!options.reports.empty()),
@@ -148,7 +147,8 @@ class Progress : public VerifyListener {
   void on_result(CaseResult result) override {
     print(text_.add(result));
     add_to(report_.summary, result);
-    // Of what is as expected the screen has shown all, but for what is counted at its end.
+    // The screen has shown everything about cases that are as expected, except what is counted at
+    // its end.
     const bool is_shown = !is_reported_ && result.as_expected.value_or(false);
     if (is_shown && !keeps_all_ && result.notes.empty() && !is_vacuous(result)) return;
     if (is_shown) result.gradients.clear();
@@ -205,7 +205,7 @@ ExitCode run_command(const Arguments& arguments) {
   RunOptions options = std::get<RunOptions>(parsed);
   Host host(options.share_gpu);
   host.answer_for_interpreters(options.overrides);
-  if (!options.simulate)  // which starts no ranks
+  if (!options.simulate)  // --simulate starts no ranks
     host.answer_for_accelerators(options.overrides);
 
   const auto started = std::chrono::steady_clock::now();
@@ -243,7 +243,7 @@ ExitCode run_command(const Arguments& arguments) {
   std::string failure;
   try {
     verify(loaded.cases, how, progress);
-  } catch (const SystemError& e) {  // what was finished is reported all the same
+  } catch (const SystemError& e) {  // finished cases are reported nevertheless
     failure = e.what();
   }
 
@@ -255,7 +255,7 @@ ExitCode run_command(const Arguments& arguments) {
           (python_times ? python_times->text() : ""));
   FormatContext context = format_context(run_text_options(options));
   context.mesh_order = options.mesh_order;
-  const int signal = interrupted_by();  // one that comes later interrupts nothing
+  const int signal = interrupted_by();  // a later one interrupts nothing
   context.ended_early = early_end(options, report, loaded.cases.size(), failure, signal);
   context.broken_off = signal != 0 || !failure.empty();
   const std::map<std::string, ValueTrace> traces = progress.traces();

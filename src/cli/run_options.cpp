@@ -18,14 +18,14 @@
 namespace distgrad {
 namespace {
 
-// What the options that need a second look are given as.
+// Holds options that need a second look, as given.
 struct RunLists {
   std::vector<std::string> subjects, world_sizes, dtypes, backends, devices, objectives, pythons;
   std::string color = "auto";
   std::string shard;
 };
 
-constexpr int kMostJobs = 64;  // each is a process a rank
+constexpr int kMostJobs = 64;  // each is a process for every rank
 
 constexpr const char* kExamples =
     "Examples:\n"
@@ -35,7 +35,7 @@ constexpr const char* kExamples =
 void add_options(CLI::App& app, RunOptions& options, RunLists& lists) {
   const auto list = [&](const char* name, std::vector<std::string>& to, const char* type,
                         const char* help) {
-    // Else it would take the paths behind it, too.
+    // Otherwise it would take the following paths, too.
     app.add_option(name, to, help)->type_name(type)->allow_extra_args(false);
   };
   app.add_option("PATH", options.paths, "scenario files, folders or cases (default scenarios)")
@@ -80,7 +80,7 @@ Color read_color(const std::string& text) {
       fmt::format("run: --color: unknown \"{}\"{}", text, did_you_mean_or_known(text, known)));
 }
 
-// The whole of `text`, a number above 0; else 0.
+// Returns the whole of `text` as a number above 0, else 0.
 int positive_number(std::string_view text) {
   return std::max(0, whole_number<int>(text).value_or(0));
 }
@@ -97,8 +97,8 @@ Shard read_shard(const std::string& text) {
   return shard;
 }
 
-// Subjects for one collective each are one subject, as long as each is for another collective; one
-// more for a collective that has one already begins the next.
+// Joins subjects for one collective each into one subject. A second one for the same collective
+// begins the next.
 void join_parts(std::vector<std::string>& subjects) {
   std::vector<std::string> joined;
   std::set<CollectiveKind> taken;

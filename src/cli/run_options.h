@@ -1,4 +1,4 @@
-// The options of `distgrad run`.
+// Holds the options of `distgrad run`.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ namespace distgrad {
 
 enum class Color { kAuto, kAlways, kNever };
 
-// The part of the cases that this run does, of `count` runs that do all of them together.
+// Says which part of the cases this run does, out of `count` runs that together do all of them.
 struct Shard {
   int index = 1;  // from 1
   int count = 1;
@@ -31,7 +31,7 @@ struct RunOptions {
   bool allow_empty = false;
   bool fail_fast = false;
   int jobs = 1;                         // teams of ranks side by side
-  std::vector<std::string> mesh_order;  // over a launcher's ranks; empty: every mesh's own
+  std::vector<std::string> mesh_order;  // over a launcher's ranks; empty: each mesh's own
   Shard shard;
   std::size_t durations = 0;  // how many of the slowest cases are shown
   std::vector<ReportFile> reports;
@@ -41,18 +41,18 @@ struct RunOptions {
   Color color = Color::kAuto;
 };
 
-// An exit code where the help was asked for. Throws UserError.
+// Returns an exit code if the help was asked for. Throws UserError.
 std::variant<RunOptions, ExitCode> parse_run_options(const Arguments&);
 
-// Of another command, without --help: its messages have the command's name.
+// Reads another command's options, without --help, with the command's name in messages.
 RunOptions run_options_of(const std::string& command, const Arguments&);
 
-// What "Again:" starts with: "distgrad run" and the options that change what comes out, but not
-// what the cases' names say already.
+// Returns what "Again:" starts with: "distgrad run" and the options that change the result, but not
+// what the cases' names already say.
 std::string again_text(const RunOptions&);
 
-// What an option lists: "3,2" for --world-size, which is the field "world_size". Throws UserError
-// with the scenario's own words for what is wrong, behind the command's and the option's name.
+// Adds what an option lists: "3,2" of --world-size for the field "world_size". Throws UserError
+// with the scenario's words for the problem, after the command's and the option's name.
 void add_overrides(std::string_view command, Overrides&, const std::string& field,
                    const std::vector<std::string>& values);
 

@@ -1,4 +1,4 @@
-// What commands say to people: base/output.h, formatted.
+// Prints what commands say to people: base/output.h, formatted.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ void say(fmt::format_string<Parts...> format, Parts&&... parts) {
   put(fmt::format(format, std::forward<Parts>(parts)...));
 }
 
-// On standard error.
+// Prints to standard error.
 template <class... Parts>
 void complain(fmt::format_string<Parts...> format, Parts&&... parts) {
   put_error(fmt::format(format, std::forward<Parts>(parts)...));

@@ -1,4 +1,4 @@
-// distgrad step [OPTION...] FILE:FUNCTION: runs `python -m distgrad.step`, which needs no rank
+// distgrad step [OPTION...] FILE:FUNCTION runs `python -m distgrad.step`, which needs no rank
 // program, and writes its report in other formats.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,7 +36,7 @@ struct StepOptions {
   std::string function, single, objective = "mean", backend = "gloo", json, python;
   std::vector<std::string> detached, copies, pieces;
   int ranks = 4;
-  bool joins = false;  // no --ranks: check_step takes a launcher's ranks where there are some
+  bool joins = false;  // no --ranks: check_step takes a launcher's ranks if there are some
   double timeout_s = 60;
   bool strict = false;
   std::string report, ran;  // of write_step() in src/python/distgrad/driver.py

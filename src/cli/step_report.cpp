@@ -31,7 +31,7 @@ FindingName rule_of(const Json& wrong) {
   return "scaled";
 }
 
-// {rank: factor}.
+// Reads {rank: factor}.
 std::map<int, double> factors_of(const Json& wrong) {
   std::map<int, double> factors;
   for (const auto& [rank, factor] : wrong.at("factors").items())
@@ -56,7 +56,7 @@ Finding finding_of(const Json& wrong) {
   return finding;
 }
 
-// Why no verdict was reached, by parameter.
+// Says why no verdict was reached, by parameter.
 std::map<std::string, std::string> open_ones(const Json& report) {
   std::map<std::string, std::string> open;
   const auto add = [&](const char* key, const std::string& why) {
@@ -102,7 +102,7 @@ std::vector<CaseResult> cases_of(const Json& report, const Scenario& step, bool 
     } else if (const auto why = open.find(name); why != open.end()) {
       result.verdict = Verdict::kDisputed;
       result.why = "not decided: " + why->second;
-      result.as_expected = false;  // nobody is accused, and nothing is known to be right
+      result.as_expected = false;  // nobody is blamed, and nothing is known to be right
     }
     cases.push_back(std::move(result));
   }

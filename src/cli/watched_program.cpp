@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLookMs = 100;  // that it was stopped shows only to who looks
+constexpr int kLookMs = 100;  // a stopped program shows only when looked at
 
 class Folder {
  public:
@@ -48,7 +48,7 @@ class Folder {
   std::string path_;
 };
 
-// Its wait status; also of one that was stopped. Signals are passed on.
+// Returns its wait status, also if it was stopped. Passes signals on.
 int wait_for(pid_t child) {
   const UniqueFd ended(static_cast<int>(syscall(SYS_pidfd_open, child, 0)));
   bool is_told = false;

@@ -1,5 +1,5 @@
-// A program of ours that runs users' code, in this one's place: what that code does to it shows,
-// and leaves nothing.
+// Runs a program of ours with users' code in place of this one, so that what that code does to it
+// shows, and leaves nothing behind.
 #pragma once
 
 #include <string>
@@ -9,10 +9,10 @@
 
 namespace distgrad {
 
-// A program that works in `$DISTGRAD_FOLDER`, which is made and removed here, and writes to this
-// process's output. Gets the signals that this process gets. What it leaves running ends, and so
-// does the program itself where code under test has stopped it: the code is then that of a run that
-// broke, with a line.
+// The program works in `$DISTGRAD_FOLDER`, which is made and removed here, and writes to this
+// process's output. It gets the signals that this process gets. What it leaves running is ended. So
+// is the program itself if code under test has stopped it; the code is then that of a broken run,
+// with a line.
 ExitCode run_watched(const std::vector<std::string>& command);
 
 }  // namespace distgrad

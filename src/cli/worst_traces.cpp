@@ -9,8 +9,8 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kKept = 200;
-constexpr int kWorkedOut =
-    1000;  // else cases that come from bad to worse would take twice the time
+// Bounds the work: cases that go from bad to worse would otherwise take twice the time.
+constexpr int kWorkedOut = 1000;
 constexpr int kOthers = 40;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 20;
 
@@ -46,8 +46,7 @@ void WorstTraces::consider(const Conclusion& conclusion) {
   ValueTrace trace = work_out_(conclusion);
   if (trace.rows.empty()) return;
   const std::string& id = r.which.id;
-  if (!traces_.insert_or_assign(id, std::move(trace)).second)
-    return;  // the same case a second time
+  if (!traces_.insert_or_assign(id, std::move(trace)).second) return;  // the same case again
   if (!is_wrong(r) || r.broken) {
     ++others_;
     return;

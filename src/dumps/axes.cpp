@@ -33,7 +33,7 @@ void add(Parameter& p, AxisGroups entry) {
   if (!known && entry.size > 1) p.axes.push_back(std::move(entry));
 }
 
-// The ranks of the mesh in groups that differ in the axes of `subset` (bits) alone.
+// Groups the ranks of the mesh that differ only in the axes of `subset` (bits).
 RankGroups lines_of(const DumpMesh& mesh, unsigned subset) {
   std::map<std::vector<int>, std::vector<int>> lines;
   for (const int rank : mesh.ranks) {
@@ -57,7 +57,7 @@ std::vector<unsigned> subsets_by_size(std::size_t axes) {
   return subsets;
 }
 
-// Several meshes where the ranks are on different submeshes; the axes of each have the same names.
+// Takes several meshes if the ranks are on different submeshes, whose axes have the same names.
 void add_axes(const std::vector<const DumpMesh*>& meshes, Parameter& p) {
   for (const unsigned subset : subsets_by_size(meshes.front()->axes.size())) {
     AxisGroups entry;

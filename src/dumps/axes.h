@@ -1,4 +1,4 @@
-// Over which ranks a parameter may be meant to be reduced: only over what there is.
+// Finds the ranks over which a parameter may be meant to be reduced, among those that exist.
 #pragma once
 
 #include "dumps/parameter.h"
@@ -6,7 +6,7 @@
 namespace distgrad::dumps {
 
 // Fills in `p.axes`: the axes of the meshes that the ranks hold it on and of the world's, several
-// of them together, process groups, and all ranks.
+// axes together, process groups, and all ranks.
 void find_axes(const Holders&, const std::vector<PieceOnRank>&, Parameter& p);
 
 }  // namespace distgrad::dumps

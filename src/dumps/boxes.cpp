@@ -8,7 +8,7 @@
 namespace distgrad::dumps {
 namespace {
 
-// The axes that cut `dim`, in the order in which they do.
+// Returns the axes that cut `dim`, in their order.
 std::optional<std::vector<std::size_t>> cutting_order(const DumpLayout& layout,
                                                       const DumpMesh& mesh, int dim) {
   std::vector<std::size_t> order;
@@ -32,7 +32,7 @@ void cut(std::int64_t& offset, std::int64_t& extent, std::int64_t pieces, std::i
   offset += begin;
 }
 
-// Consecutive ranks hold consecutive pieces; after the last one it begins anew.
+// Joins pieces that consecutive ranks hold; after the last piece it starts again.
 std::optional<std::vector<std::int64_t>> joined_cyclically(std::span<const std::int64_t> extents,
                                                            std::int64_t full) {
   std::vector<std::int64_t> offsets;
@@ -46,7 +46,7 @@ std::optional<std::vector<std::int64_t>> joined_cyclically(std::span<const std::
   return at == full ? std::optional(offsets) : std::nullopt;
 }
 
-// Each piece is held by `copies` consecutive ranks.
+// Joins pieces that `copies` consecutive ranks hold each.
 std::optional<std::vector<std::int64_t>> joined_in_blocks(std::span<const std::int64_t> extents,
                                                           std::int64_t full, std::size_t copies) {
   std::vector<std::int64_t> offsets;
@@ -77,7 +77,8 @@ std::vector<Join> joins(std::span<const std::int64_t> extents, std::int64_t full
   return found;
 }
 
-// The only dimension in which a piece differs from `full`; nothing: there are several, or none.
+// Returns the only dimension in which pieces differ from `full`, or nothing if there are several,
+// or none.
 std::optional<std::size_t> cut_dimension(std::span<const std::optional<Shape>> shapes,
                                          const Shape& full) {
   std::optional<std::size_t> dim;
@@ -118,8 +119,8 @@ Arrangement grid(const std::vector<GridAxis>& axes, std::size_t ranks, const Sha
   return a;
 }
 
-// Equal pieces that are cut in two dimensions or more, in every order of the axes that the ranks
-// may lie on: experts that are cut over ep and over tp, once or several times over.
+// Tries equal pieces that are cut in two dimensions or more, in every order of the axes that the
+// ranks may lie on: experts that are cut over ep and over tp, once or several times over.
 std::vector<Arrangement> grid_arrangements(std::span<const std::optional<Shape>> shapes,
                                            const Shape& full) {
   constexpr std::size_t kMostAxes = 4;
@@ -145,7 +146,7 @@ std::vector<Arrangement> grid_arrangements(std::span<const std::optional<Shape>>
   return found;
 }
 
-// Equal pieces of the flattened tensor with zeros behind its end, as ZeRO cuts by hand.
+// Tries equal pieces of the flattened tensor with zeros after its end, as hand-written ZeRO cuts.
 std::optional<Arrangement> padded_arrangement(std::span<const std::int64_t> extents,
                                               std::int64_t full) {
   const auto ranks = static_cast<std::int64_t>(extents.size());
@@ -182,8 +183,8 @@ std::vector<Arrangement> flat_arrangements(std::span<const std::optional<Shape>>
   return found;
 }
 
-// Whether of the ranks that share a flattened parameter, all or groups of consecutive ones, one
-// alone holds the whole tensor, the same of each group.
+// Returns true if, of the ranks that share a flattened parameter (all, or groups of consecutive
+// ones), the same one of each group alone holds the whole tensor.
 bool is_whole_once_in_each_group(std::span<const std::optional<Shape>> shapes) {
   const auto holders =
       static_cast<std::size_t>(std::ranges::count_if(shapes, [](const auto& s) { return !!s; }));

@@ -1,4 +1,4 @@
-// Which part of a whole tensor a rank's piece is.
+// Says which part of a whole tensor a rank's piece is.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace distgrad::dumps {
 
-// The part of a tensor of shape `full` that starts at `offset`. Parts of a flattened tensor have
-// one dimension.
+// Describes the part of a tensor of shape `full` that starts at `offset`. Parts of a flattened
+// tensor have one dimension.
 struct Box {
   Shape full, offset, extent;
 
@@ -21,39 +21,39 @@ struct Box {
 
 Box whole_box(const Shape& full);
 
-// The rank's part by its placements, as DTensor cuts: chunks of ceil(n / size), the last ones
-// shorter or empty; of several axes that cut one dimension the left one first, but _StridedShard
-// after the axes that its factor names. Nothing where no order of the axes fits the factor. The
-// rank is on the mesh.
+// Returns the rank's part by its placements, cut as DTensor does: chunks of ceil(n / size), the
+// last ones shorter or empty. If several axes cut one dimension, the left one cuts first, but
+// _StridedShard cuts after the axes that its factor names. Returns nothing if no order of the axes
+// fits the factor. The rank must be on the mesh.
 std::optional<Box> placed_box(const DumpLayout&, const DumpMesh&, int rank);
 
-// Position on each axis. The rank is on the mesh.
+// Returns the position on each axis. The rank must be on the mesh.
 std::vector<int> coordinate_of(const DumpMesh&, int rank);
 
-// Part i for shape i.
+// Has a part i for shape i.
 struct Arrangement {
   std::vector<Box> boxes;
   std::string text;  // "pieces of dimension 0, in the order of the ranks"; empty: every rank holds
                      // the whole
 };
 
-// How pieces of these shapes (absent: a rank without one), in the order of the ranks, may make up
-// `full`, where nobody says so: copies of the whole; pieces that join along one dimension, once or
-// several times over; equal pieces of several dimensions, the same; pieces of the flattened tensor
-// (FSDP1), perhaps padded: then a rank's tensor may be longer than its box. Several may fit; empty:
-// none does. `are_flat`: other parameters of the dump are pieces of flattened tensors, so that a
-// rank without one may hold a piece of no elements.
+// Returns how pieces of these shapes, in the order of the ranks, may make up `full` if nothing says
+// so; a rank without a piece has no shape. They may be copies of the whole; pieces that join along
+// one dimension, once or several times over; equal pieces of several dimensions, likewise; or
+// pieces of the flattened tensor (FSDP1), perhaps padded, so that a rank's tensor may be longer
+// than its box. Several may fit, or none. `are_flat` says that other parameters of the dump are
+// pieces of flattened tensors, so that a rank without one may hold a piece of no elements.
 std::vector<Arrangement> possible_arrangements(std::span<const std::optional<Shape>> shapes,
                                                const Shape& full, bool are_flat = false);
 
-// Where the elements of a box, in row-major order, lie in the tensor.
+// Finds where the elements of a box, in row-major order, lie in the tensor.
 class BoxRuns {
  public:
   explicit BoxRuns(Box box);
 
   struct Run {
     std::int64_t start;   // in the tensor
-    std::int64_t length;  // elements that lie together from there, in the box
+    std::int64_t length;  // elements that are adjacent from there on, in the box
   };
   Run at(std::int64_t element) const;
   std::int64_t size() const { return size_; }
@@ -61,7 +61,7 @@ class BoxRuns {
  private:
   Box box_;
   std::int64_t size_;
-  std::size_t outer_dims_ = 0;  // the dimensions that a run does not span
+  std::size_t outer_dims_ = 0;  // dimensions that a run does not span
   std::int64_t run_ = 1;
 };
 

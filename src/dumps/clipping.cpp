@@ -13,7 +13,7 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr double kLeast = 1e-4;  // relative: of norms, what is no rounding but in short dtypes
+constexpr double kLeast = 1e-4;  // relative, of norms: more than rounding, except in short dtypes
 
 struct Norm {
   double squares = 0;
@@ -21,7 +21,7 @@ struct Norm {
   DType dtype = DType::kFloat64;
 };
 
-// Of the whole gradients, by name; absent where they are not known.
+// Returns the whole gradients by name, or nothing if they are unknown.
 std::optional<std::map<std::string, DumpTensor>> whole_gradients(Holders& reference,
                                                                  const Dump& observed,
                                                                  const Tolerance& tolerance) {
@@ -53,7 +53,8 @@ std::optional<Norm> norm_of(const RankDump& rank) {
   return norm;
 }
 
-// Whether all that is wrong is a multiple of the reference that nothing names, by rank at most.
+// Returns true if everything wrong is a nameless multiple of the reference, at most one for each
+// rank.
 bool are_multiples(const std::vector<ParameterResult>& results) {
   bool any = false;
   for (const ParameterResult& r : results) {
@@ -78,7 +79,7 @@ bool have_one_factor(const std::vector<ParameterResult>& results) {
   return factor.has_value();
 }
 
-// All ranks in one; then those along each axis of the mesh.
+// Returns all ranks in one group; then those along each axis of the mesh.
 std::vector<std::pair<std::string, std::vector<std::vector<std::size_t>>>> groups_of_ranks(
     const Dump& observed) {
   std::vector<std::pair<std::string, std::vector<std::vector<std::size_t>>>> found;

@@ -1,4 +1,4 @@
-// What clipping leaves behind.
+// Recognises what clipping leaves behind.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace distgrad::dumps {
 
-// Where all that is wrong is multiplied by the norm of the reference's gradients over that of what
-// each rank holds, or over that of all with copies counted once a rank: which of both. Empty: it is
-// not, or it cannot be known.
+// Explains all that is wrong by clipping with another norm than the reference's: that of what each
+// rank holds, or that of everything with copies counted once a rank. Returns "" if that does not
+// fit, or cannot be known.
 std::string clipped_by_other_norm(Holders& reference, const Dump& observed, const Tolerance&,
                                   const std::vector<ParameterResult>&);
 

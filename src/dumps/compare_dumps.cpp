@@ -27,7 +27,8 @@ std::set<std::string> names_in(const Dump& dump) {
   return names;
 }
 
-// ": --prefix model. takes that for one name", where one side's names are the other's behind it.
+// Returns ": --prefix model. takes that for one name" if one side's names are the other's with a
+// prefix.
 std::string prefix_text(const std::set<std::string>& a, const std::set<std::string>& b) {
   for (const auto& [longer, shorter] : {std::pair(&a, &b), std::pair(&b, &a)})
     for (std::size_t at = 0; (at = longer->begin()->find('.', at)) != std::string::npos;) {
@@ -59,7 +60,7 @@ struct Name {
   int position = INT_MAX;
 };
 
-// The first of them.
+// Writes the first few.
 std::string names_text(const std::vector<std::string>& names) {
   constexpr std::size_t kMost = 6;
   const std::size_t shown = std::min(kMost, names.size());
@@ -79,7 +80,7 @@ void note_names(const Dump& dump, int offset, std::map<std::string, Name>& names
     }
 }
 
-// As the reference calls and orders them; after those what only the observed dump has.
+// Names and orders them as the reference does; those that only the observed dump has come last.
 std::vector<Name> ordered_names(const Dump& reference, const Dump& observed) {
   constexpr int kAfterwards = 1 << 24;
   std::map<std::string, Name> names;
@@ -96,7 +97,7 @@ std::vector<Name> ordered_names(const Dump& reference, const Dump& observed) {
 
 // --- Patterns ---
 
-// Of a pattern that fits nothing: the one that was probably meant, or nothing.
+// Returns the pattern that was probably meant by one that fits nothing, or "".
 std::string meant_by(const std::string& pattern, const std::vector<std::string>& names) {
   const auto fits = [&](const std::string& other) {
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -116,7 +117,8 @@ std::string meant_by(const std::string& pattern, const std::vector<std::string>&
   return nearest_name(pattern, known);
 }
 
-// What is ignored where it was misspelt would leave the gradients unreduced, or be a rank's fault.
+// Refuses a misspelt pattern. If it were ignored, gradients would stay unreduced, or a rank be
+// blamed.
 void check_fits(const std::string& option, const std::string& pattern,
                 const std::vector<Name>& names, const Holders& reference, const Holders& observed) {
   std::vector<std::string> shown;
@@ -155,10 +157,10 @@ class Comparing {
           context_.counts.push_back({name, count});
   }
 
-  // What rounding may leave is known once all gradients are: the largest, and the coarsest dtype,
-  // which those that are kept in a wider one (norms, routers) were computed through, as all were
-  // through the one that the user names. But what a mistake explains to its last digits is no
-  // rounding, however small.
+  // Looks twice, since what rounding may leave is known once all gradients are: the largest, and
+  // the coarsest dtype. Gradients kept in a wider dtype (norms, routers) were computed through that
+  // one, as all were through the dtype that the user names. But what a mistake explains to its last
+  // digits is no rounding, however small.
   std::vector<ParameterResult> results(const std::vector<Name>& names) {
     std::vector<ParameterResult> results;
     Tolerance& tolerance = context_.tolerance;
@@ -186,7 +188,7 @@ class Comparing {
       check_fits("--reduce", pattern, names, reference_, observed_);
   }
 
-  // What clipping by other norms leaves; empty where no parameter looks like that.
+  // Says what clipping by other norms leaves, or returns "" if no parameter looks like that.
   std::string clipped(const std::vector<ParameterResult>& results) {
     return clipped_by_other_norm(reference_, observed_.dump(), context_.tolerance, results);
   }
@@ -225,7 +227,7 @@ class Comparing {
     return {};
   }
 
-  // Of several possible arrangements of pieces the one whose values make the best sense.
+  // Chooses, of several possible arrangements of pieces, the one whose values make the most sense.
   ParameterResult best_explanation(const std::vector<Parameter>& arrangements) const {
     ParameterResult best = explain(arrangements.front(), context_);
     for (auto other = arrangements.begin() + 1; other != arrangements.end() && !best.is_right();
@@ -237,7 +239,7 @@ class Comparing {
   }
 
   static bool may_be_rounding(const ParameterResult& r) {
-    constexpr std::int64_t kFew = 8;  // elements; chance explains them
+    constexpr std::int64_t kFew = 8;  // elements; so few may fit by chance
     switch (r.explanation) {
       case Explanation::kUnexplained:
       case Explanation::kClose:

@@ -1,4 +1,4 @@
-// `distgrad compare` of two dumps, from files read to results.
+// Runs `distgrad compare` on two dumps, from files read to results.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace distgrad::dumps {
 
 struct ComparisonOptions {
   Tolerance tolerance = {};
-  std::vector<NamedCount> counts = {};        // --count: may explain a factor
+  std::vector<NamedCount> counts = {};        // --count: sizes that may explain a factor
   std::vector<std::string> partly_held = {};  // patterns of parameters that some ranks lack
-  // Pattern and reduction_named: plain tensors that are to be reduced over the ranks first.
+  // Pairs a pattern with a reduction_named: plain tensors to be reduced over the ranks first.
   std::vector<std::pair<std::string, std::string>> reductions = {};
 };
 
@@ -22,15 +22,15 @@ struct DumpComparison {
   int world_size = 1;                       // the observed dump's; 0: it is one whole file
   std::vector<DumpAxis> mesh;               // of the observed dump's world; empty: unknown
   std::vector<int> absent_ranks;            // of the observed dump
-  std::vector<ParameterResult> parameters;  // in the model's order where that is known, else by
-                                            // name, numbers in names as numbers
-  std::string vacuous;                      // why a match shows nothing; empty: it does
+  std::vector<ParameterResult> parameters;  // in the model's order if that is known, else by name,
+                                            // with numbers in names as numbers
+  std::string vacuous;  // why a match shows nothing; empty if it shows something
   std::vector<std::string> notes;
 
-  bool all_right() const;  // what is forgiven included
+  bool all_right() const;  // forgiven parameters included
 };
 
-// Throws UserError where the two have no parameter in common, or a pattern fits none.
+// Throws UserError if the two have no parameter in common, or a pattern fits none.
 DumpComparison compare_dumps(const Dump& reference, const Dump& observed, const ComparisonOptions&);
 
 }  // namespace distgrad::dumps

@@ -18,7 +18,7 @@ std::string sentence(const std::string& text) {
   return text.empty() || text.ends_with('.') ? text : text + ".";
 }
 
-// What differs, in numbers; the files are too large for whole tensors.
+// Describes the difference in numbers; the files are too large for whole tensors.
 GradientComparison gradient_of(const ParameterResult& r) {
   GradientComparison g;
   g.input = r.name;
@@ -56,7 +56,7 @@ CaseResult case_of(const ParameterResult& r, const DumpComparison& c, const Scen
   if (r.explanation == Explanation::kUnclear) {
     result.verdict = Verdict::kDisputed;
     result.why = r.headline;
-    result.as_expected = false;  // nobody is accused, and nothing is known to be right
+    result.as_expected = false;  // nobody is blamed, and nothing is known to be right
     return result;
   }
   result.as_expected = !r.is_wrong();
@@ -83,7 +83,7 @@ Picture picture_of(const DumpComparison& c) {
       "cannot be judged.";
   for (int rank = 0; rank < ranks; ++rank) picture.columns.push_back(std::to_string(rank));
   picture.columns.emplace_back("which means that");
-  std::vector<const ParameterResult*> rows;  // what is wrong must be among those shown
+  std::vector<const ParameterResult*> rows;  // wrong parameters must be among those shown
   for (const ParameterResult& r : c.parameters) rows.push_back(&r);
   constexpr std::size_t kMostRows = 200;
   if (rows.size() > kMostRows)
@@ -97,7 +97,7 @@ Picture picture_of(const DumpComparison& c) {
   return picture;
 }
 
-// A match that shows nothing is a result of the whole comparison.
+// Makes a match that shows nothing a result of the whole comparison.
 CaseResult vacuous_case(const DumpComparison& c, const Scenario& files, bool strict) {
   CaseResult result;
   result.which.scenario = &files;

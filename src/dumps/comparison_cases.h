@@ -1,4 +1,4 @@
-// A comparison of saved gradients as the report that other formats are made of: HTML, JUnit,
+// Turns a comparison of saved gradients into the report that other formats start from: HTML, JUnit,
 // Markdown, SARIF.
 #pragma once
 
@@ -11,14 +11,12 @@
 namespace distgrad::dumps {
 
 struct ComparisonCases {
-  std::map<std::string, Scenario> files;  // what the cases point to, by path
+  std::map<std::string, Scenario> files;  // the cases point to these, by path
   Report report;
 };
 
-// `report.command` and `summary.elapsed_s` are left empty.
-//
-// A case a parameter, "observed:NAME", and a picture of parameters by ranks. `strict`: what is
-// vacuous is wrong.
+// Makes a case for each parameter, "observed:NAME", and a picture of parameters by ranks.
+// `report.command` and `summary.elapsed_s` stay empty. With `strict` a vacuous comparison is wrong.
 ComparisonCases comparison_cases(const DumpComparison&, bool strict);
 
 }  // namespace distgrad::dumps

@@ -1,4 +1,4 @@
-// What `distgrad compare` prints and writes; docs/compare.md describes both.
+// Writes what `distgrad compare` prints and writes; docs/compare.md describes both.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,14 +9,14 @@
 namespace distgrad::dumps {
 
 struct ComparisonTextOptions {
-  bool full = false;  // every parameter, the right ones too
+  bool full = false;  // shows every parameter, right ones included
   std::size_t width = 100;
 };
 
 std::string comparison_text(const DumpComparison&, const ComparisonTextOptions&);
 
-// What to look at, in sentences; and the element that is furthest off. Both of a parameter that is
-// not right.
+// Say, for a parameter that is not right, what to look at, in sentences, and which element is
+// furthest off.
 std::string advice_of(const ParameterResult&);
 std::string worst_text(const ParameterResult&);
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kGroups = 12;     // shown without --full
 constexpr std::size_t kPatterns = 5;    // of a group
-constexpr std::size_t kRows = 8;        // the same
+constexpr std::size_t kRows = 8;        // also of a group
 constexpr std::size_t kLeastHead = 16;  // columns of a line before it goes on below
 
 std::string thousands(std::size_t n) {
@@ -38,7 +38,7 @@ std::string error_text(double relative) {
   return std::isfinite(relative) ? number_text(relative, 2) + " of its norm" : "infinitely";
 }
 
-// Two numbers that differ, with as many digits as that takes.
+// Writes two numbers that differ, with as many digits as that takes.
 std::pair<std::string, std::string> told_apart(double a, double b) {
   int digits = 6;
   while (digits < 17 && number_text(a, digits) == number_text(b, digits)) ++digits;
@@ -54,7 +54,7 @@ std::string row_text(const ParameterResult& r) {
                      ranks.empty() || index.empty() ? "" : " ", index, observed, expected);
 }
 
-// The first members of a group of which each is to be shown.
+// Lists the first members of a group, if each is to be shown.
 std::string rows_text(const ResultGroup& g, const ComparisonTextOptions& options) {
   const std::size_t shown = options.full ? g.members.size() : std::min(kRows, g.members.size());
   std::size_t width = 0;
@@ -77,7 +77,7 @@ bool has_rows(const ResultGroup& g) {
                                   e == Explanation::kClose || e == Explanation::kUnsynchronised);
 }
 
-// A line whose words go on below it, indented, where it is too long. Its own spaces stay.
+// Continues a line that is too long below it, indented. Keeps the line's own spaces.
 std::string hanging(const std::string& line, std::size_t width) {
   if (width_of(line) <= width) return line + "\n";
   std::size_t end = line.size();

@@ -8,15 +8,15 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr std::int64_t kBlock =
-    8192;  // elements; two blocks of float64 fit into a core's own cache
+// Counts elements; two blocks of float64 fit into a core's own cache.
+constexpr std::int64_t kBlock = 8192;
 
-// Room for the blocks that it is read in.
+// Makes room for the blocks in which the stream is read.
 std::vector<double> block_of(const Stream& stream) {
   return std::vector<double>(static_cast<std::size_t>(std::min(kBlock, stream.size())));
 }
 
-// Where the squares of such small numbers would vanish the largest error decides alone.
+// Returns false for numbers whose squares would vanish; then only the largest error decides.
 bool squares_are_usable(double squares, double max_expected) {
   return std::isfinite(squares) && max_expected > 1e-140;
 }
@@ -84,8 +84,8 @@ double unit_roundoff(DType dtype) { return std::ldexp(1.0, -traits(dtype).signif
 bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 double default_rtol(DType dtype) {
-  // Multiples of the unit roundoff: what another order of sums and another kernel leave after a
-  // deep network. Below them lie the mistakes of a distributed program by orders of magnitude,
+  // These are multiples of the unit roundoff: what another order of sums and another kernel leave
+  // after a deep network. Mistakes of a distributed program exceed them by orders of magnitude,
   // except in the short dtypes, where sums are accumulated in float32 and only what is stored is
   // rounded.
   switch (dtype) {
@@ -103,7 +103,7 @@ double default_rtol(DType dtype) {
 
 namespace {
 
-// What is left of a gradient that is zero on paper, as a part of the model's largest.
+// Returns what is left of a gradient that is zero on paper, as a fraction of the model's largest.
 double rounding_beside_largest(DType dtype) {
   switch (dtype) {
     case DType::kFloat64:
@@ -155,8 +155,8 @@ double Bound::of_element(double max_expected) const {
 }
 
 double Bound::of_norm(double size, double expected_norm) const {
-  // The floor is what the worst of thousands of elements may be off by. All together are off by
-  // far less; right steps in bfloat16 stayed below a hundredth of it (tests/steps).
+  // The floor is what the worst of thousands of elements may be off by. All together are off by far
+  // less; right steps in bfloat16 stayed below a hundredth of it (tests/steps).
   constexpr double kRootMeanSquare = 1.0 / 16;
   return (atol + kRootMeanSquare * model_floor) * std::sqrt(size) + rtol * expected_norm;
 }
@@ -200,7 +200,7 @@ bool within(const Differences& d, const Bound& bound) {
   if (d.strange > 0) return false;
   if (bound.elementwise) return d.beyond == 0;
   if (d.max_error > bound.of_element(d.max_expected)) return false;
-  // A piece that is nothing but rounding beside the rest of its tensor has no norm to hold on to.
+  // A piece that is only rounding beside the rest of its tensor has no meaningful norm.
   if (!squares_are_usable(d.error_squares + d.expected_squares, d.max_expected) ||
       d.max_expected <= bound.floor)
     return true;
@@ -223,7 +223,7 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
   std::vector<double> o = block_of(observed), e = o;
   double error_squares = 0, expected_squares = 0;
   const std::int64_t size = observed.size();
-  // The first blocks are small: most hypotheses end there.
+  // The first blocks are small, since most hypotheses fail there.
   for (std::int64_t begin = 0, step = 64; begin < size;
        begin += step, step = std::min(kBlock, step * 4)) {
     step = std::min(step, size - begin);

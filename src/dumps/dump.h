@@ -1,5 +1,6 @@
-// What a training script wrote: the gradients of each rank, by parameter, with what is known of how
-// a rank's piece lies in the whole. Plain values; the elements stay in the mapped files.
+// Holds what a training script wrote: the gradients of each rank, by parameter, with what is known
+// of how a rank's piece lies in the whole. These are plain values; the elements stay in the mapped
+// files.
 #pragma once
 
 #include <compare>
@@ -16,8 +17,8 @@
 
 namespace distgrad::dumps {
 
-// A tensor whose elements lie elsewhere, row-major and little-endian, perhaps not aligned; `keeper`
-// keeps them alive.
+// Refers to a tensor's elements, row-major and little-endian, perhaps unaligned; `keeper` keeps
+// them alive.
 struct DumpTensor {
   DType dtype = DType::kFloat64;
   Shape shape;
@@ -27,7 +28,7 @@ struct DumpTensor {
   std::int64_t size() const { return element_count(shape); }
 };
 
-// Elements [begin, begin + count) as float64, which holds each exactly.
+// Reads elements [begin, begin + count) as float64, which represents each exactly.
 void read_elements(const DumpTensor&, std::int64_t begin, std::int64_t count, double* out);
 
 struct DumpAxis {
@@ -35,14 +36,14 @@ struct DumpAxis {
   int size = 1;
 };
 
-// A DeviceMesh: the ranks in row-major order of the axes.
+// Describes a DeviceMesh, with its ranks in row-major order of the axes.
 struct DumpMesh {
   std::vector<DumpAxis> axes;
   std::vector<int> ranks;
 };
 
-// A DTensor's placement along one axis. `split_factor` over 1 is _StridedShard's: the axes to the
-// right with that many ranks together have cut the dimension before.
+// Describes a DTensor's placement along one axis. A `split_factor` over 1 is _StridedShard's: axes
+// to the right, with that many ranks together, have cut the dimension before.
 struct DumpPlacement {
   enum class Kind { kReplicate, kShard, kPartial };
   Kind kind = Kind::kReplicate;
@@ -59,12 +60,12 @@ struct DumpLayout {
 
 struct DumpGradient {
   std::optional<DumpTensor> tensor;  // absent: None
-  std::optional<DumpLayout> layout;  // absent: not a DTensor, or written by somebody else's script
+  std::optional<DumpLayout> layout;  // absent: no DTensor, or written by another script
   std::optional<int> position;       // in the model; absent: the file does not say
-  bool elsewhere = false;            // a DTensor on a mesh that this rank is not on
+  bool elsewhere = false;            // a DTensor on a mesh without this rank
 };
 
-// A process group that the rank is in: its name, perhaps empty, and its ranks.
+// Describes a process group with the rank: its name, perhaps empty, and its ranks.
 struct DumpGroup {
   std::string name;
   std::vector<int> ranks;
@@ -72,43 +73,44 @@ struct DumpGroup {
   auto operator<=>(const DumpGroup&) const = default;
 };
 
-inline constexpr int kWhole = -1;  // in place of a rank: one file that is not one rank's
+inline constexpr int kWhole = -1;  // stands for one file that is not one rank's
 
 struct RankDump {
   int rank = kWhole;
   std::string file;
   std::optional<int> world_size;
-  bool lists_all = false;  // what is not named is not on this rank (pipelines), rather than None
+  bool lists_all = false;  // unnamed parameters are not on this rank (pipelines), rather than None
   std::vector<DumpMesh> meshes;
   std::vector<DumpGroup> groups;
-  std::vector<std::pair<std::string, int>> counts;  // what happened how often: backward passes
-  // Stands for the gradients before any reduction: ranks that computed the same have the same.
-  // Empty: unknown.
+  std::vector<std::pair<std::string, int>> counts;  // how often something happened: backward passes
+  // Identifies the gradients before any reduction: ranks that computed the same have the same.
+  // Empty means unknown.
   std::string local_digest;
   std::map<std::string, DumpGradient> gradients;  // by plain_name
-  std::map<std::string, std::string> shown;       // plain_name -> the name as a user knows it
+  std::map<std::string, std::string> shown;       // plain_name -> the user's name
 };
 
-// Process groups that are alike, and have each rank once at most.
+// Groups process groups that are alike and have each rank at most once.
 struct DumpGroups {
   std::string name;  // may be empty
   std::vector<std::vector<int>> ranks;
 };
 
-// The ranks ascending; or the one entry kWhole.
+// Has the ranks in ascending order, or the one entry kWhole.
 struct Dump {
   std::string path;
   std::vector<RankDump> ranks;
 
   int world_size() const;  // as the files say, else the number of files
   std::vector<int> absent_ranks() const;
-  // Mesh of the world, from whichever rank knows it, the one with the most axes; null: none does.
+  // Returns a mesh of the world, from the rank that knows the one with the most axes, or null.
   const DumpMesh* mesh() const;
-  // Names that begin with it go without it, unless another parameter has that name.
+  // Removes the prefix from names that begin with it, unless another parameter has the shorter
+  // name.
   void strip_prefix(const std::string& prefix);
-  // All but the world's, in the order in which they were made. Those of one name go together; of
-  // those without one, those of a size that do not overlap: pairs of neighbours, then pairs of
-  // every other rank.
+  // Returns all groups but the world's, in the order in which they were made. Groups of one name
+  // are together. Of those without a name, groups of one size that do not overlap are: pairs of
+  // neighbours, then pairs of every other rank.
   std::vector<DumpGroups> groups() const;
 };
 

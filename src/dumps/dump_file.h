@@ -1,5 +1,5 @@
-// The two formats of gradient dumps, each read into the same value. What is wrong with a file is a
-// UserError of one line that starts with its path; no file, however malformed, does more than that.
+// Reads the two formats of gradient dumps into the same value. A problem with a file is a UserError
+// of one line that starts with its path; no file, however malformed, does more than that.
 #pragma once
 
 #include <string>
@@ -8,13 +8,12 @@
 
 namespace distgrad::dumps {
 
-// `.safetensors`: 8 bytes with the header's length, the header (JSON), the elements. F64, F32, F16
-// and BF16. The keys `distgrad.*` of its __metadata__ are docs/compare.md's.
+// Reads `.safetensors`: 8 bytes with the header's length, the header (JSON), the elements. It takes
+// F64, F32, F16 and BF16. docs/compare.md describes the keys `distgrad.*` of its __metadata__.
 RankDump read_safetensors(const std::string& path);
 
-// `.json`: {name: nested numbers or null}, or {"rank": r, "gradients": {...}} with the same keys as
-// the metadata besides. Where every number is a float32 the tensor counts as one, else as a
-// float64.
+// Reads `.json`: {name: nested numbers or null}, or {"rank": r, "gradients": {...}} with the
+// metadata's other keys. A tensor is float32 if every number is one, else float64.
 RankDump read_json_dump(const std::string& path);
 
 }  // namespace distgrad::dumps

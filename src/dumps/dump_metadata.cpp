@@ -36,7 +36,8 @@ class MetadataReader {
     if (const Json* counts = field("counts")) read_counts(*counts);
     if (const Json* digest = field("local")) dump_.local_digest = text(*digest, "local");
     if (const Json* parameters = field("parameters")) read_parameters(*parameters);
-    // A dict that a script filled may lack what had no gradient; a model lacks what is elsewhere.
+    // A dict that a script filled may lack parameters without a gradient; a model lacks those
+    // elsewhere.
     if (const Json* listing = field("listing"))
       dump_.lists_all = dump_.lists_all && text(*listing, "listing") != "given";
   }
@@ -176,8 +177,8 @@ class MetadataReader {
     return placement;
   }
 
-  // The pieces are joined by what the layout says: one that is not of its size would be read
-  // beyond.
+  // Checks the size, since pieces are joined by what the layout says and would be read beyond their
+  // end.
   void check_shape(const DumpGradient& gradient, const std::string& name) const {
     if (!gradient.tensor || !gradient.layout) return;
     const DumpMesh& mesh = dump_.meshes[gradient.layout->mesh];

@@ -17,7 +17,7 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr double kSameFactor = 1e-3;  // two factors that are measured
+constexpr double kSameFactor = 1e-3;  // of two measured factors
 
 std::string on_ranks(const std::vector<int>& ranks) {
   return ranks.empty() ? "" : " on " + ranks_text(ranks);
@@ -157,7 +157,7 @@ class Explaining {
                    "differs no further than rounding beside the model's largest gradient");
   }
 
-  // A piece of few numbers is rounded as the whole tensor is, however small they are.
+  // A piece of few numbers is rounded as the whole tensor is, however small its numbers are.
   bool is_near_but_for_few_numbers(const Measured& m, const std::vector<Mistake>& mistakes) const {
     if (!m.is_near_as_a_whole) return false;
     for (std::size_t h = 0; h < mistakes.size(); ++h)
@@ -177,7 +177,7 @@ class Explaining {
     return true;
   }
 
-  // All make the same mistake.
+  // Returns true if all make the same mistake.
   bool is_uniform(const Measured& m, const std::vector<Mistake>& mistakes) {
     static constexpr std::pair<Kind, Explanation> kSame[] = {
         {Kind::kMissing, Explanation::kMissing}, {Kind::kNotFinite, Explanation::kNotFinite},
@@ -188,7 +188,7 @@ class Explaining {
       if (m.holding(h).size() > 0 && !(mistakes[h].kind == Kind::kNone && m.is_zero_piece(h)))
         telling.push_back(h);
     if (telling.empty()) return false;
-    // A factor that has a name, where a short dtype shows it on some ranks only.
+    // Prefers a factor that has a name, since a short dtype may show it on some ranks only.
     const auto named = std::find_if(telling.begin(), telling.end(), [&](std::size_t h) {
       return mistakes[h].kind == Kind::kScaled && mistakes[h].factor.known;
     });
@@ -215,7 +215,7 @@ class Explaining {
             std::abs(a.factor.value / b.factor.value - 1) <= kSameFactor);
   }
 
-  // Factors that differ by no more than a short dtype's rounding.
+  // Returns true for factors that differ only by a short dtype's rounding.
   static bool is_same_in_short(const Measured& m, const Mistake& first, const Mistake& other,
                                std::size_t h) {
     return m.forgives_near && first.kind == Kind::kScaled && other.kind == Kind::kScaled &&
@@ -241,7 +241,8 @@ class Explaining {
     return fmt::format("ranks hold other ranks' pieces{}: {}", as_if, fmt::join(parts, "; "));
   }
 
-  // Some of them; the others are right. Gradients of one rank alone are no pieces.
+  // Returns true if some have another's slice and the others are right. Gradients of one rank alone
+  // are no pieces.
   bool are_other_slices(const std::vector<Mistake>& mistakes) const {
     return !p_.by_rank && std::all_of(mistakes.begin(), mistakes.end(), [](const Mistake& mistake) {
       return mistake.kind == Kind::kNone || mistake.kind == Kind::kOtherSlice;
@@ -281,7 +282,7 @@ class Explaining {
   // --- Not all alike ---
 
   void say_some_ranks(const Measured& m, const std::vector<Mistake>& mistakes) {
-    std::map<std::string, std::vector<int>> wrong;  // by what is said of them
+    std::map<std::string, std::vector<int>> wrong;  // by the words for them
     std::vector<int> right;
     bool measured_factors = false;
     for (std::size_t h = 0; h < mistakes.size(); ++h) {
@@ -323,7 +324,7 @@ class Explaining {
     return fmt::format("{}", fmt::join(parts, ", "));
   }
 
-  // Copies that differ are not synchronised; pieces that others have no copy of are what they are.
+  // Copies that differ are unsynchronised; pieces without a copy are judged by themselves.
   FindingName finding_of_some(const std::vector<Mistake>& mistakes) const {
     const auto any = [&](Kind kind) {
       return std::any_of(mistakes.begin(), mistakes.end(),

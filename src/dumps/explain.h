@@ -1,4 +1,4 @@
-// What is the matter with a parameter's gradient.
+// Explains what is wrong with a parameter's gradient.
 #pragma once
 
 #include <optional>
@@ -14,12 +14,12 @@ namespace distgrad::dumps {
 
 enum class Explanation {
   kRight,
-  kNoise,  // differs, but no further than rounding beside the model's largest gradient; counts as
+  kNoise,  // differs no more than rounding beside the model's largest gradient does; counts as
            // right
-  kClose,  // differs by more than the tolerance and by less than a short dtype's rounding
+  kClose,  // differs by more than the tolerance and less than a short dtype's rounding
   kScaled,
   kSum,          // needs a sum, or a mean, over ranks
-  kOtherSlice,   // each rank holds another one's piece, or rows in another order
+  kOtherSlice,   // each rank holds another's piece, or rows in another order
   kSummedParts,  // reduced over ranks that hold other parts of it
   kTransposed,
   kZero,
@@ -29,16 +29,16 @@ enum class Explanation {
   kSomeRanks,       // right on some ranks, not on the others
   kUnsynchronised,  // right nowhere, and ranks that should hold copies differ
   kShape,
-  kUncovered,  // a part of it is on no rank
-  kUnclear,    // it cannot be told what is right; nobody is accused
+  kUncovered,  // no rank has a part of it
+  kUnclear,    // it cannot be told what is right; nobody is blamed
   kUnexplained,
 };
 
 struct ExplanationRow {
   Explanation explanation;
   std::string_view name;     // in the JSON
-  FindingName finding;       // none: it is right, or cannot be judged
-  std::string_view meaning;  // what else was measured, or may be asked; for the text
+  FindingName finding;       // none: right, or cannot be judged
+  std::string_view meaning;  // what else was measured, or is possible; for the text
 };
 const ExplanationRow& row_of(Explanation);
 
@@ -53,33 +53,33 @@ struct ParameterResult {
   int position = -1;  // in the model; -1: the files do not say
   Shape shape;
   Explanation explanation = Explanation::kRight;
-  FindingName finding;           // none: it is right
-  std::string headline;          // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
-  std::string kind;              // what parameters with the same mistake have in common, where the
-                                 // headlines differ; else empty
-  std::vector<int> ranks;        // the ones to blame, where it is not all
-  std::optional<double> factor;  // observed / reference, or of the sum
+  FindingName finding;   // none: right
+  std::string headline;  // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
+  std::string kind;  // what parameters with the same mistake share, if the headlines differ; else
+                     // empty
+  std::vector<int> ranks;        // the ones to blame, if not all
+  std::optional<double> factor;  // observed / reference, or the sum's
   bool factor_known = false;
   bool factor_is_size = false;
   bool factor_is_loss_scale = false;
   std::string axis;  // of kSum
   DType dtype = DType::kFloat64;
   bool bitwise = false;
-  double rtol = 0;  // the tolerance that was used
+  double rtol = 0;  // the tolerance used
   double max_abs_error = 0;
-  double relative_error =
-      0;  // 2-norm of the error over that of the reference, on the worst rank; may be infinite
+  // Holds the 2-norm of the error over that of the reference, on the worst rank; may be infinite.
+  double relative_error = 0;
   double largest_expected = 0, largest_observed = 0;
   std::optional<WorstElement> worst;  // absent: nothing differs, or nothing could be compared
   std::string arrangement;
   std::vector<std::pair<std::string, std::string>> placements;
   std::vector<std::string> notes;
-  bool is_forgiven = false;  // kClose, in a dtype that shows no more
+  bool is_forgiven = false;  // kClose, in a dtype that cannot show more
 
   bool is_right() const {
     return explanation == Explanation::kRight || explanation == Explanation::kNoise;
   }
-  // Whether it counts for the exit code.
+  // Returns true if it counts for the exit code.
   bool is_wrong() const { return !is_right() && !is_forgiven; }
 };
 
@@ -87,9 +87,9 @@ struct ExplainContext {
   int world_size = 1;
   Tolerance tolerance;
   std::vector<NamedCount> counts;  // besides axes and ranks
-  // A second look, once all parameters had a first one (second_look.h).
-  std::vector<double> shown = {};  // factors without a name that others are wrong by
-  double common = 1;               // what most are multiplied by, divided out here
+  // Serves a second look, after all parameters had a first one (second_look.h).
+  std::vector<double> shown = {};  // factors without a name by which others are wrong
+  double common = 1;               // the factor of most gradients, divided out here
 };
 
 ParameterResult explain(const Parameter&, const ExplainContext&);

@@ -97,7 +97,8 @@ bool Holders::is_partly_held(const std::string& name) const {
                      [&](const std::string& pattern) { return matches(name, pattern); });
 }
 
-// Something that no holder names: else the rank may only have left out what had no gradient.
+// Returns true if the rank names something that no holder does; otherwise it may only have left out
+// what had no gradient.
 bool Holders::holds_others(const RankDump& rank, const std::vector<int>& holders) {
   const auto [known, is_new] = holds_others_.try_emplace({rank.rank, holders}, false);
   if (!is_new) return known->second;

@@ -1,4 +1,4 @@
-// Which ranks have a parameter, which lack it, and which hold other parts of the model.
+// Says which ranks have a parameter, which lack it, and which hold other parts of the model.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace distgrad::dumps {
 
-// What one rank has of a parameter.
+// Describes what one rank has of a parameter.
 struct PieceOnRank {
   int rank;
   const RankDump* dump;
@@ -30,8 +30,8 @@ struct PieceOnRank {
   }
 };
 
-// What a rank's tensor is of one copy of its piece: all of it, or with Partial a share of what the
-// ranks with the same key make up together.
+// Says what part a rank's tensor is of one copy of its piece: all of it or, with Partial, a share
+// of what the ranks with the same key make up together.
 struct Share {
   std::vector<int> key;
   int shares = 1;     // of the copy, this one included
@@ -39,33 +39,33 @@ struct Share {
   Stream::Reduction reduction = Stream::Reduction::kSum;
 };
 
-// "sum", "avg" or "mean", "max", "min", "product"; nothing for another word.
+// Reads "sum", "avg" or "mean", "max", "min" or "product"; returns nothing for another word.
 std::optional<Stream::Reduction> reduction_named(const std::string& op);
 
-// Of a rank that says how its piece lies. Nothing, and why in `unclear`, for a Partial that nobody
-// can reduce.
+// Returns the share of a rank that says how its piece lies. For a Partial that nobody can reduce it
+// returns nothing, and the reason in `unclear`.
 std::optional<Share> share_of(const PieceOnRank&, std::string& unclear);
 
-// Whether ranks hold tensors of one dimension, and parts of its elements, of a parameter that has
-// more in the reference, and do not say how they lie.
+// Returns true if ranks hold one-dimensional tensors, with parts of the elements, of a parameter
+// that has more dimensions in the reference, and do not say how they lie.
 bool holds_flat_pieces(const Dump& observed, const Dump& reference);
 
 class Holders {
  public:
-  // Parameters that match a pattern (of a shell) may be absent on some ranks. `are_flat`: some are
-  // pieces of flattened tensors, as FSDP1's are.
+  // Parameters that match a pattern (of a shell) may be absent on some ranks. `are_flat` says that
+  // some are pieces of flattened tensors, as FSDP1's are.
   Holders(const Dump&, std::vector<std::string> partly_held, bool are_flat = false);
 
-  // The ranks that have it or ought to, ascending. Left out is one that names other parameters in
-  // its place, as the stages of a pipeline do, and one whose file says that it is elsewhere.
+  // Returns the ranks that have it or ought to, ascending. It leaves out a rank that names other
+  // parameters in its place, as pipeline stages do, and one whose file says that it is elsewhere.
   std::vector<PieceOnRank> of(const std::string& name);
 
   const Dump& dump() const { return dump_; }
   bool are_flat() const { return are_flat_; }
   const std::vector<DumpGroups>& groups() const { return groups_; }
-  // Whether a pattern, as a shell's, fits the name: as a user knows it, or plain.
+  // Returns true if a pattern, as a shell's, fits the user's or the plain name.
   bool matches(const std::string& name, const std::string& pattern) const;
-  // The parameters that only the ranks of the key hold, where other ranks were left out only
+  // Has the parameters that only the ranks of the key hold, if other ranks were left out only
   // because they hold others.
   const std::map<std::vector<int>, std::set<std::string>>& inferred() const { return inferred_; }
 
@@ -77,7 +77,7 @@ class Holders {
   std::vector<DumpGroups> groups_;
   std::vector<std::string> partly_held_;
   bool are_flat_;
-  std::map<std::string, std::vector<int>> listed_;  // parameter -> the ranks that name it
+  std::map<std::string, std::vector<int>> listed_;  // by parameter, the ranks that name it
   std::map<std::pair<int, std::vector<int>>, bool> holds_others_;
   std::map<std::vector<int>, std::set<std::string>> inferred_;
 };

@@ -22,7 +22,7 @@ class Flattening {
   Flattening(const std::string& where, std::vector<double>& values, Shape& shape)
       : where_(where), values_(values), shape_(shape) {}
 
-  // The extents come from the first element of each dimension; all others must agree.
+  // Adds numbers. The extents come from the first element of each dimension; all others must agree.
   void add(const Json& json, std::size_t dim = 0) {
     if (!json.is_array()) {
       if (dim < shape_.size() || leaf_dim_.value_or(dim) != dim) refuse_ragged();
@@ -102,7 +102,7 @@ RankDump read_json_dump(const std::string& path) {
   dump.file = path;
   const bool wrapped_form = json.contains("gradients") && json["gradients"].is_object();
   const Json& gradients = wrapped_form ? json["gradients"] : json;
-  int position = 0;  // a script writes them in the model's order
+  int position = 0;  // scripts write them in the model's order
   for (const auto& [name, value] : gradients.items()) {
     DumpGradient& gradient = dump.gradients[name];
     gradient.position = position++;

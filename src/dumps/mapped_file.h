@@ -1,4 +1,4 @@
-// A whole file, mapped read-only: of a dump of many gigabytes only what is looked at is read.
+// Maps a whole file read-only, so that of many gigabytes only what is looked at is read.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@
 namespace distgrad::dumps {
 
 struct MappedFile {
-  std::shared_ptr<const std::byte>
-      data;  // null where the file is empty; unmapped with its last owner
+  // Points to the content, or is null if the file is empty. The last owner unmaps it.
+  std::shared_ptr<const std::byte> data;
   std::size_t size = 0;
 
   std::string_view text() const { return {reinterpret_cast<const char*>(data.get()), size}; }
 };
 
-// Throws UserError, naming the path: there is none, it is no file, it cannot be read.
+// Throws a UserError that names the path if the file is missing, is no file, or cannot be read.
 MappedFile map_file(const std::string& path);
 
 }  // namespace distgrad::dumps

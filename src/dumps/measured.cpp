@@ -23,7 +23,7 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
     return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
   if (const auto shown = names.shown(measured, m.factor_precision()); shown && fits(*shown))
     return Mistake{Mistake::Kind::kScaled, *shown, shown->of(kReference)};
-  // Every number is some other number times a constant.
+  // A single number is always another number times a constant.
   const bool may_be_rounding = m.forgives_near && std::abs(measured - 1) <= m.near_bound.rtol;
   const NamedFactor other = FactorNames::unnamed(measured);
   if (m.holding(h).size() == 1 || may_be_rounding || !fits(other)) return std::nullopt;
@@ -64,7 +64,8 @@ std::optional<Mistake> transposed(const Measured& m, std::size_t h) {
   return Mistake{Mistake::Kind::kTransposed, {}, "the transpose of the reference"};
 }
 
-// All pieces together, of copies the worst; none of a parameter that is not cut.
+// Measures all pieces together, with the worst of copies. Returns nothing for a parameter that is
+// not cut.
 std::optional<Differences> as_a_whole(const Measured& m) {
   std::vector<std::size_t> pieces;
   for (std::size_t h = 0; h < m.differences.size(); ++h) {
@@ -95,7 +96,7 @@ std::optional<Differences> as_a_whole(const Measured& m) {
 
 bool Measured::explains(const Stream& observed, std::size_t h, double factor, double error_squares,
                         bool known) const {
-  // Of a mistake little is left under its explanation; of rounding as much as before.
+  // An explanation leaves little of a mistake, but as much of rounding as before.
   constexpr double kLeft = 1.0 / 16;  // of the squares
   return agrees(observed, holding(h).expected, factor, known && forgives_near ? near_bound : bound,
                 differences[h].max_expected, kLeft * error_squares);

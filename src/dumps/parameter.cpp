@@ -49,7 +49,7 @@ Holding holding(const PieceOnRank& h, DumpTensor reference, const Box& box) {
   return made;
 }
 
-// Of a padded piece that which is its part of the tensor.
+// Keeps only a padded piece's part of the tensor.
 void leave_out_padding(Holding& padded, const DumpTensor& tensor) {
   if (tensor.size() <= padded.size()) return;
   DumpTensor flattened = tensor;
@@ -58,7 +58,7 @@ void leave_out_padding(Holding& padded, const DumpTensor& tensor) {
   padded.observed->terms.emplace_back(flattened, Box{flattened.shape, {0}, {padded.size()}});
 }
 
-// Whether what lies behind the parts of padded pieces is zero, as it is where nothing was cut off.
+// Returns true if what follows the parts of padded pieces is zero, as it is if nothing was cut off.
 bool is_padding_zero(const std::vector<PieceOnRank>& held, const std::vector<Box>& boxes) {
   for (std::size_t i = 0; i < held.size(); ++i) {
     if (!held[i].tensor()) continue;
@@ -125,7 +125,7 @@ void hold_by_placements(Parameter& p, const std::vector<PieceOnRank>& held,
                             placement_text(held.front().layout()->placements[axis])});
 }
 
-// The ranks' tensors are shares of one gradient, because the user says so.
+// Reduces the ranks' tensors, which the user says are shares of one gradient.
 Parameter reduced(Parameter p, const std::vector<PieceOnRank>& held, const Reference& reference,
                   const std::string& reduction) {
   Holding all = holding(held.front(), reference.full, whole_box(p.shape));
@@ -152,7 +152,7 @@ Parameter reduced(Parameter p, const std::vector<PieceOnRank>& held, const Refer
   return p;
 }
 
-// Elements of the reference that are not zero and in no holding's box.
+// Counts elements of the reference that are nonzero and in no holding's box.
 std::int64_t uncovered_elements(const Parameter& p, const DumpTensor& full) {
   std::set<std::pair<Shape, Shape>> boxes;
   std::int64_t covered = 0;
@@ -189,7 +189,7 @@ std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
     for (std::size_t i = 0; i < held.size(); ++i) {
       const Box& box = a.boxes[i];
       DumpTensor truth = reference.full;
-      truth.shape = box.full;  // flattened, perhaps
+      truth.shape = box.full;  // perhaps flattened
       made.holdings.push_back(holding(held[i], truth, box));
       if (held[i].tensor()) leave_out_padding(made.holdings.back(), *held[i].tensor());
     }

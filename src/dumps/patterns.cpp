@@ -26,7 +26,7 @@ bool is_number(const std::string& part) {
   return !part.empty() && std::all_of(part.begin(), part.end(), is_digit);
 }
 
-// The numbers where the pattern has its stars, if there is one star: "3".
+// Returns the number in place of the pattern's star, if there is one star: "3".
 std::string star_of(const std::string& name) {
   std::vector<std::string> stars;
   for (const std::string& part : components(name))
@@ -34,7 +34,7 @@ std::string star_of(const std::string& name) {
   return stars.size() == 1 ? stars[0] : "";
 }
 
-// "0-3,7"; of many the first.
+// Returns "0-3,7"; only the first of many.
 std::string ranges_text(const std::vector<std::string>& numbers) {
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < numbers.size();) {
@@ -55,7 +55,7 @@ std::string ranges_text(const std::vector<std::string>& numbers) {
 }
 
 double severity(const ParameterResult& r) {
-  return r.worst ? std::min(r.relative_error, 1e300) : 1;  // what is missing is off by itself
+  return r.worst ? std::min(r.relative_error, 1e300) : 1;  // a missing gradient is off by itself
 }
 
 bool is_mild(const ParameterResult& r) {
@@ -83,7 +83,7 @@ double worst_in(const ResultGroup& group) {
 
 using Names = std::set<std::string_view>;
 
-// Every property by which parameters may be told apart, with those that have it; the most telling
+// Returns every property that may distinguish parameters, with those that have it; the most telling
 // first.
 std::vector<std::pair<std::string, Names>> properties(std::span<const ParameterResult> all) {
   std::map<std::pair<std::string, std::string>, Names> by_placement;
@@ -181,7 +181,8 @@ class Grouping {
     return end_of_the_model(group);
   }
 
-  // Backward goes from the last parameter to the first: a mistake on the way spoils all before it.
+  // Backward goes from the last parameter to the first, so a mistake on the way spoils all before
+  // it.
   std::string end_of_the_model(const ResultGroup& group) const {
     const std::size_t n = group.members.size();
     const bool first =
@@ -220,7 +221,7 @@ bool natural_less(std::string_view a, std::string_view b) {
     if (x != y) return x < y;
   }
   if ((a.size() - i) != (b.size() - j)) return a.size() - i < b.size() - j;
-  return a < b;  // "01" and "1"
+  return a < b;  // for "01" and "1"
 }
 
 std::string pattern_of(const std::string& name) {

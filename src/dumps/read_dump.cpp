@@ -56,7 +56,7 @@ RankDump read_file(const std::string& path) {
   throw UserError(for_terminal(path) + ": neither .safetensors nor .json");
 }
 
-// "rank3", "rank_3", "rank-03"; else, of several files, the last number.
+// Finds "rank3", "rank_3" or "rank-03"; else, if there are several files, the last number.
 int rank_in_name(const std::string& path, bool is_one_of_several) {
   static const Pattern after_rank("[Rr]ank[-_.]?([0-9]{1,6})([^0-9]|$)");
   static const Pattern last("([0-9]{1,6})[^0-9]*$");
@@ -102,7 +102,7 @@ bool is_wrapper(std::string_view part) {
   return std::find(kWrappers.begin(), kWrappers.end(), part) != kWrappers.end();
 }
 
-// The name without the components that `is_left_out` says, but for the last one.
+// Removes the components that `is_left_out` accepts from the name, except the last one.
 template <typename Predicate>
 std::string without(const std::string& name, Predicate is_left_out) {
   std::string kept;
@@ -116,7 +116,7 @@ std::string without(const std::string& name, Predicate is_left_out) {
   return kept;
 }
 
-// As the user knows it: further inside "module" may be a name like any other.
+// Returns the user's name: further inside, "module" may be a name like any other.
 std::string shown_name(const std::string& name) {
   return without(name, [](std::string_view part, bool first) {
     return is_wrapper(part) || (first && part == "module");
@@ -128,7 +128,7 @@ void use_plain_names(RankDump& dump) {
   std::map<std::string, std::string> shown;
   for (const auto& [name, gradient] : dump.gradients) {
     if (!plain.emplace(plain_name(name), gradient).second)
-      return;  // two would become one: left alone
+      return;  // two names would become one, so all stay
     shown[plain_name(name)] = shown_name(name);
   }
   dump.gradients = std::move(plain);
@@ -163,7 +163,7 @@ Dump read_dump(std::span<const std::string> paths) {
   bool any = false;
   for (RankDump& rank : dump.ranks) {
     use_plain_names(rank);
-    any = any || !rank.gradients.empty() || rank.world_size;  // or a dict without anything in it
+    any = any || !rank.gradients.empty() || rank.world_size;  // a dict may have nothing in it, too
   }
   if (!any) throw UserError(for_terminal(dump.path) + ": no gradient in it");
   return dump;

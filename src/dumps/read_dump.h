@@ -8,14 +8,14 @@
 
 namespace distgrad::dumps {
 
-// Files, or folders of files: `.safetensors` and `.json`. Which rank a file is says its metadata,
-// else its name: the number after "rank", else the last number (of several files). Parts of one
-// whole, NAME-00001-of-00003, are put together. Throws UserError, with one line: no such file, a
-// malformed one, the same rank twice, nothing in it.
+// Reads files, or folders of files: `.safetensors` and `.json`. The rank is read from the file's
+// metadata, else from its name: the number after "rank", else the last number (if there are several
+// files). Parts of one whole, NAME-00001-of-00003, are joined. Throws a one-line UserError for a
+// missing or malformed file, a rank that comes twice, or an empty dump.
 Dump read_dump(std::span<const std::string> paths);
 
-// "module.layers.0._orig_mod.weight" as the plain model calls it: without what DDP, FSDP,
-// torch.compile and activation checkpointing put in.
+// Returns the plain model's name for "module.layers.0._orig_mod.weight": without what DDP, FSDP,
+// torch.compile and activation checkpointing insert.
 std::string plain_name(const std::string& name);
 
 }  // namespace distgrad::dumps

@@ -1,6 +1,6 @@
-// libFuzzer's entry: any bytes are a dump, which is compared with itself, or are refused as a
-// user's error. Built and run as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp runs
-// it for a moment.
+// libFuzzer calls this: any bytes must be a dump, which is compared with itself, or be refused with
+// a UserError. Build and run it as the parser's (src/scenario/parse_fuzz.cpp); mutation_test.cpp
+// runs it for a moment.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -26,7 +26,7 @@ void read_dump(RankDump (*read)(const std::string&), const std::string& path) {
     comparison_text(comparison, {true});
     comparison_json(comparison);
   } catch (const distgrad::UserError&) {
-    // What a wrong file is answered with.
+    // A wrong file is refused in this way.
   }
 }
 

@@ -13,13 +13,14 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr double kLeft = 1.0 / 16;  // of the squares of the errors, as of every explanation
+constexpr double kLeft = 1.0 / 16;  // of the squares of the errors, as in every explanation
 
 using Group = std::vector<std::size_t>;  // of holdings
 
 // --- Sums of parts ---
 
-// What the group's parts should add up to, each counted once; absent where they are no parts.
+// Returns what the group's parts should add up to, each counted once, or nothing if they are no
+// parts.
 std::optional<Stream> parts_of(const Measured& m, const Group& group) {
   Stream sum;
   std::vector<const Box*> boxes;
@@ -39,7 +40,7 @@ std::optional<Stream> parts_of(const Measured& m, const Group& group) {
 
 std::optional<NamedFactor> factor_over(const Measured& m, const AxisGroups& axis,
                                        const FactorNames& names) {
-  constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
+  constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of anything by chance
   std::optional<NamedFactor> factor;
   for (const Group& group : axis.groups) {
     const std::optional<Stream> sum = parts_of(m, group);
@@ -64,7 +65,7 @@ struct Row {
   const double* values;
 };
 
-// The elements of a piece with `dim` first.
+// Returns the elements of a piece with `dim` first.
 std::vector<double> with_dim_first(const Stream& stream, const Shape& extent, std::size_t dim) {
   std::vector<double> values(static_cast<std::size_t>(stream.size()));
   stream.read(0, stream.size(), values.data());
@@ -81,12 +82,12 @@ std::vector<double> with_dim_first(const Stream& stream, const Shape& extent, st
   return moved;
 }
 
-// Of one dimension: each index is a row.
+// Holds the rows along one dimension: each index is a row.
 class Rows {
  public:
   Rows(const Measured& m, std::size_t dim) : m_(m), dim_(dim) {}
 
-  // False where the pieces are not rows of the whole, or are too large.
+  // Returns false if the pieces are not rows of the whole, or are too large.
   bool read() {
     constexpr std::int64_t kMost = std::int64_t{1} << 24;  // elements in memory
     if (m_.parameter.by_rank || m_.parameter.shape.size() <= dim_) return false;
@@ -116,8 +117,8 @@ class Rows {
     return true;
   }
 
-  // Rows of nothing but zeros are alike: where there are more or fewer of them than there should
-  // be, rows are lost, and not in another order.
+  // Rows of zeros look alike. If there are more or fewer of them than there should be, rows are
+  // lost rather than reordered.
   bool has_as_many_zeros() const {
     std::int64_t expected = 0, observed = 0;
     for (std::size_t h = 0; h < m_.differences.size(); ++h) {
@@ -128,7 +129,8 @@ class Rows {
     return expected == observed;
   }
 
-  // The rows of the whole that the holding's are, in its order; empty: they are none.
+  // Returns the rows of the whole that the holding's rows are, in its order, or an empty list if
+  // they are none.
   std::vector<std::int64_t> of(std::size_t h) const {
     const Holding& holding = m_.holding(h);
     const std::vector<double> values = with_dim_first(*holding.observed, holding.box.extent, dim_);
@@ -227,8 +229,8 @@ const Group* group_with(const AxisGroups& axis, std::size_t holding) {
   return nullptr;
 }
 
-// Each rank has the piece of that one in its group of `meant` whose place there is the rank's own
-// place in its group of `taken`.
+// Returns true if each rank has the piece of the member of its `meant` group whose place equals the
+// rank's place in its `taken` group.
 bool is_cut_over(const AxisGroups& taken, const AxisGroups& meant, const Parameter& p,
                  const std::vector<Mistake>& mistakes) {
   if (taken.kind != AxisGroups::Kind::kAxis || meant.kind != AxisGroups::Kind::kAxis ||

@@ -1,4 +1,4 @@
-// Pieces that are made of the right numbers, and not of those that belong there.
+// Recognises pieces that are made of the right numbers in the wrong places.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace distgrad::dumps {
 
-// Each rank holds the sum of what ranks with other parts of the tensor should hold: it was reduced
-// along an axis over which it is cut.
+// Says that each rank holds the sum of what ranks with other parts of the tensor should hold: it
+// was reduced along an axis that cuts it.
 struct SummedParts {
   std::string axis;
   std::string text;
@@ -18,20 +18,20 @@ struct SummedParts {
 };
 std::optional<SummedParts> summed_parts(const Measured&, const FactorNames&);
 
-// Rows, columns, or slices of another dimension, each right, in another order; of the rank itself
-// or of others.
+// Says that rows, columns, or slices of another dimension, of the rank itself or of others, are
+// right but in another order.
 struct Reordered {
   std::string kind;  // "the right columns in another order"
-  std::string text;  // with the first ones
+  std::string text;  // with the first of them
 };
 std::optional<Reordered> reordered(const Measured&);
 
-// Ranks with other ranks' pieces, of which each has the one that it would have if the tensor were
-// cut over another axis of the mesh.
+// Says that ranks have the pieces that they would have if the tensor were cut over another axis of
+// the mesh.
 struct OtherCut {
   std::string taken, meant;  // axes
 };
-// Of mistakes by holding that are none, or kOtherSlice.
+// `mistakes` by holding must be none, or kOtherSlice.
 std::optional<OtherCut> other_cut(const Parameter&, const std::vector<Mistake>&);
 
 }  // namespace distgrad::dumps

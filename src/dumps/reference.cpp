@@ -46,7 +46,7 @@ Reference copies_or_local(const std::vector<PieceOnRank>& pieces, const Toleranc
 
 // --- With placements ---
 
-// What one copy of a part of the tensor is made of: one piece, or with Partial the shares of
+// Says what one copy of a part of the tensor is made of: one piece or, with Partial, the shares of
 // several ranks.
 struct Copy {
   Share share;
@@ -66,7 +66,7 @@ struct BoxOrder {
     return std::tie(a.offset, a.extent) < std::tie(b.offset, b.extent);
   }
 };
-// The copies of each part, by what the ranks that make up one copy have in common.
+// Maps each part to its copies, by what the ranks that make up one copy share.
 using Parts = std::map<Box, std::map<std::vector<int>, Copy>, BoxOrder>;
 
 std::int64_t covered_elements(const Parts& parts) {
@@ -96,7 +96,7 @@ DumpTensor joined(const Parts& parts, const Shape& shape) {
   return tensor;
 }
 
-// Why the parts do not make one tensor; empty: they do.
+// Returns why the parts do not make one tensor, or "" if they do.
 std::string fault_of(const Parts& parts, const Shape& shape, const Tolerance& tolerance) {
   for (const auto& [box, copies] : parts) {
     const Copy& first = copies.begin()->second;

@@ -78,7 +78,7 @@ class SafetensorsReader {
     return header;
   }
 
-  // The values are text; those that are JSON once more are parsed.
+  // Reads values, which are text, and parses those that are JSON again.
   Json read_metadata(const Json& value) const {
     constexpr std::string_view kPrefix = "distgrad.";
     if (!value.is_object()) refuse("header: __metadata__ is not an object");
@@ -141,8 +141,8 @@ class SafetensorsReader {
     dump_.gradients[name].tensor = std::move(tensor);
   }
 
-  // Every byte belongs to exactly one tensor: a file where that is not so was not written by what
-  // says so.
+  // Checks that every byte belongs to exactly one tensor. Otherwise the file was not written by
+  // what its header claims.
   void check_extents() {
     std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) {
       return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);

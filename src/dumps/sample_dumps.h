@@ -1,4 +1,4 @@
-// Dumps made by hand, for the tests: in memory, and as .safetensors files.
+// Makes dumps by hand, for the tests: in memory, and as .safetensors files.
 #pragma once
 
 #include <cstring>
@@ -27,7 +27,7 @@ inline DumpTensor vector(std::vector<float> values) {
   return tensor({n}, std::move(values));
 }
 
-// Rounded to bfloat16, as a model in that dtype saves them.
+// Rounds to bfloat16, as a model in that dtype saves its gradients.
 inline DumpTensor bfloat16(Shape shape, const std::vector<float>& values) {
   auto kept = std::make_shared<std::vector<std::uint16_t>>();
   for (const float v : values) {
@@ -43,7 +43,7 @@ inline DumpTensor bfloat16(Shape shape, const std::vector<float>& values) {
   return t;
 }
 
-// Numbers that no simple relation holds between, the same for the same seed.
+// Returns numbers without any simple relation, the same for the same seed.
 inline std::vector<float> numbers(std::size_t n, unsigned seed) {
   std::vector<float> values;
   std::uint64_t state = seed * 2654435761u + 12345;
@@ -75,7 +75,7 @@ inline Dump whole(const std::string& name, DumpTensor t) {
   return dump;
 }
 
-// One copy or piece a rank; no metadata.
+// Makes one copy or piece a rank, without metadata.
 inline Dump by_rank(const std::string& name, std::vector<std::optional<DumpTensor>> tensors) {
   Dump dump;
   dump.path = "observed";
@@ -103,7 +103,7 @@ inline void place(Dump& dump, const std::string& name, const DumpMesh& on, const
   }
 }
 
-// A .safetensors file: the header as given, whatever is wrong with it.
+// Returns a .safetensors file with the header as given, however wrong it is.
 inline std::string safetensors_bytes(const std::string& header, const std::string& data) {
   const std::uint64_t length = header.size();
   std::string bytes(sizeof(length), '\0');

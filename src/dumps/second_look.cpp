@@ -8,8 +8,8 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr double kSame = 1e-3;        // of factors that are measured
-constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
+constexpr double kSame = 1e-3;        // of measured factors
+constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of anything by chance
 constexpr std::size_t kFewest = 2;    // parameters that have the common factor
 
 bool is_measured_multiple(const ParameterResult& r) {
@@ -61,7 +61,7 @@ bool may_say_more(const ParameterResult& r, const SecondLook& look) {
 
 bool says_more(const ParameterResult& first, const ParameterResult& second) {
   if (second.is_right() || !is_explained(second)) return false;
-  // Of all numbers too many are some small ratio times another one.
+  // Too many numbers are some small ratio times another one.
   const bool is_named =
       !second.factor ||
       (second.explanation == Explanation::kScaled ? second.factor_is_size : second.factor_known);
@@ -69,7 +69,7 @@ bool says_more(const ParameterResult& first, const ParameterResult& second) {
 }
 
 ParameterResult beside_common(ParameterResult second, const ParameterResult& first, double common) {
-  // The numbers are those of what was observed.
+  // The numbers describe what was observed.
   second.bitwise = first.bitwise;
   second.max_abs_error = first.max_abs_error;
   second.relative_error = first.relative_error;

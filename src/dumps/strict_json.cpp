@@ -14,8 +14,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// nlohmann's own parser of ordered objects looks every key up among all before it, which takes
-// minutes for a model of many parameters, and keeps the last of several equal keys without a word.
+// Builds the document itself: nlohmann's own parser of ordered objects compares every key with all
+// before it, which takes minutes for a model of many parameters, and silently keeps the last of
+// several equal keys.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(const std::string& where) : where_(where) {}
@@ -54,10 +55,10 @@ class Builder : public nlohmann::json_sax<Json> {
   static constexpr std::size_t kDeepest = 64;
   static constexpr std::size_t kLongestName = 4096;
 
-  // An object or list that has not ended, to be put into the one around it when it has.
+  // Holds an object or list that has not ended; it goes into the one around it when it has.
   struct Open {
     Json value;
-    std::unordered_set<std::string> keys;  // of an object that has many
+    std::unordered_set<std::string> keys;  // of an object with many keys
     std::string key;
   };
 
@@ -72,7 +73,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return !object.keys.insert(name).second;
   }
 
-  // Without nlohmann's own "[json.exception.parse_error.101] ".
+  // Removes nlohmann's own "[json.exception.parse_error.101] ".
   static std::string reason(const std::string& what) {
     const std::size_t end = what.find("] ");
     const std::string text = end == std::string::npos ? what : what.substr(end + 2);

@@ -1,4 +1,5 @@
-// JSON from a stranger's file: no key twice in an object, no nesting that could exhaust the stack.
+// Parses JSON from a stranger's file: no key may come twice in an object, and no nesting may
+// exhaust the stack.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +8,7 @@
 
 namespace distgrad::dumps {
 
-// Throws UserError: `where`, a colon, and what is wrong.
+// Throws a UserError with `where`, a colon, and the problem.
 nlohmann::ordered_json parse_strict_json(std::string_view text, const std::string& where);
 
 }  // namespace distgrad::dumps

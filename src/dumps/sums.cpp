@@ -26,7 +26,7 @@ class SumSearch {
       if (auto found = over_axes(axes, mean)) return found;
     for (const bool mean : {false, true})
       if (auto found = over_any_sets(mean)) return found;
-    // Where each rank holds a multiple of the reference any sum of them is one.
+    // If each rank holds a multiple of the reference, any sum of them is one.
     const bool unknown = std::any_of(mistakes_.begin(), mistakes_.end(), [](const Mistake& m) {
       return m.kind == Mistake::Kind::kUnknown;
     });
@@ -39,7 +39,7 @@ class SumSearch {
  private:
   // --- What may be summed ---
 
-  // All hold copies of one piece, which the reference has a value for.
+  // Returns true if all hold copies of one piece that the reference has.
   bool hold_one_piece(const Group& group) const {
     return !m_.parameter.by_rank && group.size() > 1 &&
            std::all_of(group.begin(), group.end(), [&](std::size_t h) {
@@ -51,8 +51,8 @@ class SumSearch {
     return std::all_of(group.begin(), group.end(), [&](std::size_t h) { return is_right(h); });
   }
 
-  // Where a group's ranks are all right, or the reference is zero, nothing is to be summed; who is
-  // in no group needs no sum.
+  // Returns true if the axis may be summed over. If a group's ranks are all right, or the reference
+  // is zero, nothing needs a sum, and ranks in no group must be right.
   bool is_possible(const AxisGroups& axis) const {
     std::vector<bool> in_group(m_.differences.size());
     for (const Group& group : axis.groups) {
@@ -86,7 +86,7 @@ class SumSearch {
     return sum.terms.size() > 1 && m_.explains(sum, group[0], factor, error_squares, known);
   }
 
-  // The sum over each group where something is wrong is that many times the reference.
+  // Returns true if, in each group with something wrong, the sum is `factor` times the reference.
   bool fits(const AxisGroups& axis, double factor, bool known = true) const {
     return std::all_of(axis.groups.begin(), axis.groups.end(), [&](const Group& group) {
       return are_right(group) || sums_to(group, factor, known);
@@ -121,7 +121,7 @@ class SumSearch {
     const double ratio = d.product / d.expected_squares;
     NamedFactor factor = names_.name(ratio, m_.factor_precision());
     if (!factor.known || !fits(axis, factor.value)) {
-      constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
+      constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of anything by chance
       const auto shown = names_.shown(ratio, m_.factor_precision());
       factor = shown ? *shown : FactorNames::unnamed(ratio);
       if ((!shown && m_.holding(first[0]).size() < kTelling) || !fits(axis, factor.value, false))
@@ -134,7 +134,7 @@ class SumSearch {
     return found;
   }
 
-  // Without a mesh: the smallest sets of ranks whose gradients add up to the reference.
+  // Finds, without a mesh, the smallest sets of ranks whose gradients add up to the reference.
   std::optional<MissingSum> over_any_sets(bool mean) const {
     constexpr std::size_t kMost = 10;
     Group all(m_.differences.size());
@@ -154,7 +154,7 @@ class SumSearch {
     return found;
   }
 
-  // Of the ranks `left` the smallest set that holds the first of them and adds up.
+  // Returns the smallest set of ranks in `left` that has the first of them and adds up.
   unsigned subset_with(unsigned left, bool mean) const {
     std::vector<unsigned> subsets;
     for (unsigned s = left; s != 0; s = (s - 1) & left)

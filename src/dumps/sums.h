@@ -1,4 +1,4 @@
-// Whether what the ranks hold are shares, whose sum is the gradient.
+// Checks whether what the ranks hold are shares whose sum is the gradient.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,17 @@
 namespace distgrad::dumps {
 
 struct MissingSum {
-  std::string axis;    // "tp", "the ranks"; of several that fit: "dp or tp"
+  std::string axis;    // "tp", "the ranks"; if several fit: "dp or tp"
   std::string over;    // "tp (ranks 0, 1; ranks 2, 3)"
-  NamedFactor factor;  // the sum's, of the reference
+  NamedFactor factor;  // of the sum relative to the reference
   bool is_mean = false;
   bool own_slices = false;  // each rank's share is zero where another's is not
 
-  std::string text() const;  // "needs a sum over tp (ranks 0, 1; ranks 2, 3)"
+  std::string text() const;  // Returns "needs a sum over tp (ranks 0, 1; ranks 2, 3)".
 };
 
-// Over an axis, several, a process group, all ranks, or any sets of up to 10 ranks. The sum itself
-// before the mean, and both before a multiple of the reference.
+// Tries an axis, several, a process group, all ranks, and any sets of up to 10 ranks. The sum
+// itself comes before the mean, and both before a multiple of the reference.
 std::optional<MissingSum> missing_sum(const Measured&, const std::vector<Mistake>&,
                                       const FactorNames&);
 

@@ -19,7 +19,7 @@ bool has_row(std::string_view subject, CollectiveKind kind) {
   });
 }
 
-// `copy` and `slice` are the adjoint where a library has no row for them, and none of its doing.
+// If a library has no row for `copy` and `slice`, they are the adjoint, which is not its own code.
 bool is_of_its_own(std::string_view subject, CollectiveKind kind) {
   if (traits(kind).communicates) return true;
   const auto known = subjects();

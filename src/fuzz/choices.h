@@ -1,4 +1,4 @@
-// What the fuzzer's programs may contain: what the command line asks for, and what the subject
+// Says what the fuzzer's programs may contain: what the command line asks for, and what the subject
 // offers.
 #pragma once
 
@@ -11,8 +11,8 @@
 
 namespace distgrad::fuzz {
 
-// What a subject offers of one kind. `ops` counts for kinds that take one; else its first entry
-// says whether it is offered.
+// Says what a subject offers of one kind. `ops` counts for kinds that take one; for others its
+// first entry says whether the kind is offered.
 struct Offer {
   std::array<bool, kReduceOpNames.size()> ops = {};
   bool groups = true;  // other than the whole world
@@ -29,12 +29,12 @@ struct Offer {
 
 using Offers = std::array<Offer, kCollectives.size()>;
 
-// Everything, as `reference` does.
+// Returns everything, as `reference` offers.
 Offers all_offers();
 
-// What a built-in subject's rows offer, without what raises by its row; a subject that mixes others
-// by kind
-// ("all_gather=simclr") offers the named kinds and all_reduce. Code is taken to offer everything.
+// Returns what a built-in subject's rows offer, except calls whose row raises. A subject that mixes
+// others by kind ("all_gather=simclr") offers the named kinds and all_reduce. Code is taken to
+// offer everything.
 Offers offers_of(const std::string& subject);
 
 struct Choices {
@@ -42,12 +42,12 @@ struct Choices {
   std::vector<DType> dtypes;            // likewise
   std::vector<std::string> objectives;  // "sum", "mean", "replicated", "rank", "axes"; likewise
   Offers offers = all_offers();
-  // The subject's copy and slice are not the adjoint, as Megatron's: inputs of that layout too, in
-  // the regions that these are for.
+  // The subject's copy and slice are not the adjoint (as Megatron's), so inputs of that layout are
+  // drawn, too, in the regions that these are for.
   bool invariant = false;
 };
 
-// The usual frequencies.
+// Returns the usual frequencies.
 Choices default_choices();
 
 }  // namespace distgrad::fuzz

@@ -1,4 +1,4 @@
-// Random collectives: kind, op, group, options and an operand that fit each other.
+// Draws random collectives: kind, op, group, options and an operand that fit each other.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace {
 
 using enum CollectiveKind;
 
-// A call as it is made up.
+// Holds a call while it is drawn.
 struct Call {
   const CollectiveTraits* traits = nullptr;
   const Offer* offer = nullptr;
@@ -45,7 +45,7 @@ std::vector<CollectiveKind> kinds_by_use() {
 }
 
 const CollectiveTraits* draw_kind(Draft& draft) {
-  // Those that are most used come more often.
+  // The most used ones come more often.
   static const std::vector<CollectiveKind> kKinds = kinds_by_use();
   for (int attempt = 0; attempt < 100; ++attempt) {
     const CollectiveKind kind = draft.random.pick(kKinds);
@@ -96,7 +96,7 @@ void draw_pairs(Draft& draft, Call& call) {
   call.options["pairs"] = std::move(list);
 }
 
-// False where the operand has no dim to work along.
+// Returns false if the operand has no dim to work along.
 bool draw_dim(Draft& draft, Call& call, const Value& operand) {
   if (!call.traits->takes_dim) return true;
   const int dims = operand.least_dims();
@@ -135,8 +135,8 @@ bool divides_evenly(const Call& call, const Value& operand) {
   return true;
 }
 
-// One list for ranks whose extents agree; for all_to_all a row for each place, whose extents agree
-// over the groups.
+// Draws one list for ranks whose extents agree or, for all_to_all, a row for each place, whose
+// extents agree over the groups.
 bool draw_splits(Draft& draft, Call& call, const Value& operand) {
   if (!call.cuts()) return true;
   const bool even = divides_evenly(call, operand);
@@ -159,9 +159,9 @@ bool draw_splits(Draft& draft, Call& call, const Value& operand) {
   return true;
 }
 
-// Whether the ranks of each list have shapes that the kind takes together.
+// Returns true if the ranks of each list have shapes that the kind takes together.
 bool shapes_fit(const Draft& draft, const Call& call, const Value& operand) {
-  // Where these have backward collectives of their own, the operands must fit those.
+  // If these have backward collectives of their own, the operands must fit those.
   if (draft.choices.invariant && !call.traits->communicates) return operand.has_one_shape();
   if (!call.traits->communicates || call.traits->takes_pairs) return true;
   const bool may_differ = (call.joins() && call.dim && call.offer->splits) || call.exchanges();
@@ -240,7 +240,7 @@ double output_largest(const Call& call, double x) {
   }
 }
 
-// Nothing where this draw does not fit.
+// Returns nothing if this draw does not fit.
 std::optional<Value> attempt(Draft& draft, const std::string& name) {
   Call call;
   call.traits = draw_kind(draft);

@@ -18,7 +18,7 @@ void add_steps(const Document& steps, const Place& place, std::vector<Place>& pl
     const Document& value = *step.begin();
     if (value.is_string()) places.push_back(name);
     if (const auto kind = kind_of(value)) places.push_back(name / std::string(traits(*kind).name));
-    if (value.is_object() && value.contains("args"))  // of a call of the user's code
+    if (value.is_object() && value.contains("args"))  // a call of the user's code
       for (std::size_t k = 0; k < value["args"].size(); ++k)
         if (value["args"][k].is_string()) places.push_back(name / "args" / k);
   }
@@ -46,7 +46,7 @@ void substitute_in(Document& text, const std::string& name, const Syntax& by) {
   }
 }
 
-// Python's own functions and the module: the rest of the language has no free names.
+// Returns Python's own functions and the module: the rest of the language has no free names.
 const std::set<std::string>& names_of_the_language() {
   static const std::set<std::string> names = {"torch",
                                               "abs",
@@ -187,7 +187,7 @@ bool is_valid(const Document& document) {
     parse_scenario(document.dump(), "candidate");
   } catch (const InvalidScenario&) {
     return false;
-  } catch (const Document::exception&) {  // text that is not UTF-8
+  } catch (const Document::exception&) {  // the text is not UTF-8
     return false;
   }
   return all_names_are_bound(document);

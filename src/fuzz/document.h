@@ -1,5 +1,5 @@
-// What the reductions share: a scenario document, and where in it which kind of thing stands.
-// Internal to this folder.
+// Offers what reductions share: a scenario document and the places of its parts. Internal to this
+// folder.
 #pragma once
 
 #include <functional>
@@ -16,39 +16,38 @@ namespace distgrad {
 using Document = nlohmann::ordered_json;
 using Place = Document::json_pointer;
 
-// Every expression of the program: of steps, loss, inputs, entries of random shapes, single_device
-// and truth.
+// Returns every expression of the program: of steps, loss, inputs, entries of random shapes,
+// single_device and truth.
 std::vector<Place> expressions_of(const Document&);
 
-// The name and the value of a step; the value is an expression, or an object with a collective.
+// Return the name and the value of a step. The value is an expression, or an object with a
+// collective.
 const std::string& name_of_step(const Document& step);
 Document& value_of_step(Document& step);
 const Document& value_of_step(const Document& step);
-// Of a step's value; nothing where it is no collective.
+// Returns the kind in a step's value, or nothing if it is no collective.
 std::optional<CollectiveKind> kind_of(const Document& value);
 
-// What a world has: `world_size` where it is one number, else the mesh's product; 0 where it is a
-// list.
+// Returns `world_size` if it is one number, else the mesh's product; 0 if it is a list.
 int world_size_of(const Document&);
 
-// Removes a key; true if it was there.
+// Removes a key. Returns true if it was there.
 bool drop(Document& object, const std::string& key);
 
-// The document with every use of a name in the expressions of steps and loss exchanged, from step
-// `first` on; expressions that do not parse stay. `everywhere`: in the inputs' own expressions and
-// truth, too.
+// Exchanges every use of a name in the expressions of steps and loss, from step `first` on.
+// Expressions that do not parse stay. kEverywhere includes the inputs' own expressions and truth.
 enum class Reach { kProgram, kEverywhere };
 void substitute_name(Document&, const std::string& name, const std::string& by,
                      Reach = Reach::kProgram, std::size_t first = 0);
 bool uses_name(const Document&, const std::string& name);
 
-// Whether the parser takes the file, every expression parses, and every name in one is bound.
+// Returns true if the parser takes the file, and every expression parses and uses only bound names.
 bool is_valid(const Document&);
 
-// Arrays: nested lists of numbers, or one.
+// An array here is a number, or nested lists of numbers.
 std::vector<std::size_t> shape_of(const Document& array);
 std::size_t elements_of(const Document& array);
-// Calls back for each number (or "nan", ...), in row-major order.
+// Calls back for each number (or "nan", ...) in row-major order.
 void for_each_number(Document& array, const std::function<void(Document&)>&);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// A program while it is made up: what is known of the world and of every name without computing
+// Holds a program while it is drawn: what is known of the world and of every name without computing
 // anything.
 #pragma once
 
@@ -17,15 +17,15 @@ namespace distgrad::fuzz {
 
 using Json = nlohmann::ordered_json;
 
-// What the program's values are like, so that both comparisons, the bitwise and the bounded one,
-// get their share.
+// Says what the program's values are like, so that both the bitwise and the bounded comparison get
+// their share.
 enum class Style {
   kExact,   // polynomials of small integers, halves and quarters
   kSmooth,  // anything differentiable
-  kKinked,  // and relu, max, sort, ..., at ties and zeros too
+  kKinked,  // includes relu, max, sort, ..., at ties and zeros, too
 };
 
-// A tensor, or an expression for one. `largest`: no element's magnitude is more than that.
+// Describes a tensor, or an expression for one. No element's magnitude exceeds `largest`.
 struct Value {
   std::string text;
   std::vector<Shape> shapes;  // by rank
@@ -40,7 +40,7 @@ struct Value {
     return std::all_of(shapes.begin(), shapes.end(),
                        [&](const Shape& s) { return s == shapes[0]; });
   }
-  // Of dim `dim` on every rank; all must have it.
+  // Returns the least extent of dim `dim` over the ranks, all of which must have it.
   std::int64_t least_extent(int dim) const {
     std::int64_t least = shapes[0][static_cast<std::size_t>(dim)];
     for (const Shape& shape : shapes) least = std::min(least, shape[static_cast<std::size_t>(dim)]);
@@ -72,8 +72,8 @@ struct Draft {
   Style style = Style::kExact;
   double limit = 1000;  // of magnitudes
 
-  // Inputs whose gradients a sync may add up, with the axes (empty: the world) along which they are
-  // replicated.
+  // Has inputs whose gradients a sync may add up, with the axes (empty: the world) along which they
+  // are replicated.
   std::vector<std::pair<std::string, std::vector<std::string>>> replicated;
 
   Json file;
@@ -88,7 +88,7 @@ struct Draft {
     });
   }
 
-  // The ranks of a group's lists; without a group the world.
+  // Returns the lists of ranks of a group; without a group the world.
   std::vector<std::vector<int>> lists_of(const NamedGroup* group) const {
     if (group) return group->partition;
     std::vector<std::vector<int>> world(1);
@@ -97,24 +97,24 @@ struct Draft {
   }
 };
 
-// Each adds its part to `file`; the order is that of the files.
+// Each adds its part to `file`, in the order of the files.
 void draw_world(Draft&);
 void draw_inputs(Draft&);
-void draw_invariant_region(Draft&);  // inputs and steps of it
+void draw_invariant_region(Draft&);  // its inputs and steps
 
-// An expression over the names there are; `depth` operators deep at most.
+// Draws an expression over the existing names, at most `depth` operators deep.
 Value draw_expression(Draft&, int depth);
-// A scalar on every rank, that depends on rank and element mostly.
+// Draws a scalar on every rank, which usually depends on rank and element.
 Value draw_loss(Draft&);
 
-// A collective over some expression, as a new step; false where none came to fit.
+// Draws a collective over some expression as a new step. Returns false if none fitted.
 bool draw_collective(Draft&, const std::string& name);
 
-// Drawn from `draft.choices.objectives`; where losses must agree, steps that make them so are added
-// and the loss is replaced. Then the syncs that go with it.
+// Draws from `draft.choices.objectives`, then the syncs that go with it. If losses must agree, it
+// adds steps that make them agree and replaces the loss.
 void draw_objective(Draft&, std::string loss);
 
-// `value` under the name, as a step of its own.
+// Adds `value` under the name as a step of its own.
 void add_step(Draft&, const std::string& name, Value value);
 
 }  // namespace distgrad::fuzz

@@ -1,5 +1,5 @@
-// Random expressions. Every operator is a row: its text, and what it does to shapes and to the
-// largest magnitude.
+// Draws random expressions. Every operator is a row: its text, and what it does to shapes and to
+// the largest magnitude.
 
 #include <cmath>
 
@@ -8,7 +8,7 @@
 namespace distgrad::fuzz {
 namespace {
 
-// In a row's text: ? the first operand, # the second, $ a dim, % a rank, & what goes before a
+// Fills in a row's text: ? is the first operand, # the second, $ a dim, % a rank, & the prefix of a
 // group's rank and size.
 std::string filled(std::string_view text, const std::string& a, const std::string& b, int dim,
                    int rank, const std::string& group) {
@@ -97,7 +97,7 @@ constexpr std::array kKinkedElementwise = {
     Elementwise{"torch.maximum(?, -?)", same},
 };
 
-// Operators along a dim: what becomes of one rank's shape. False where they do not apply.
+// Changes one rank's shape as an operator along a dim does. Returns false if it does not apply.
 using Reshape = bool (*)(Shape& shape, std::size_t dim);
 
 struct Structural {
@@ -194,7 +194,7 @@ constexpr std::array kStructural = {
                kept},
     Structural{"(? - ?.sum($, keepdim=True))", unchanged,
                [](double x, std::int64_t n) { return x + added(x, n); }},
-    // What is not exact in general.
+    // These are usually inexact.
     Structural{"?.mean($)", removed_unless_empty, kept, Style::kSmooth},
     Structural{"(? - ?.mean($, keepdim=True))", not_empty,
                [](double x, std::int64_t) { return 2 * x; }, Style::kSmooth},
@@ -258,7 +258,7 @@ constexpr std::array kBinary = {
            [](double a, double b) { return std::max(a, b); }, Style::kKinked},
 };
 
-// Of two shapes, or nothing where the operator does not take them.
+// Broadcasts two shapes, or returns nothing if the operator does not take them.
 std::optional<Shape> broadcast(const Shape& a, const Shape& b) {
   Shape out(std::max(a.size(), b.size()));
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -317,8 +317,8 @@ const Elementwise& pick_elementwise(Draft& draft) {
   return random.pick(kSmoothElementwise);
 }
 
-// "g_" of a group's g_rank and g_size, or "" and "world_" would not do for both: of the world it is
-// told apart.
+// Fills in the prefix "g_" of a group's g_rank and g_size. The world has rank and world_size, so no
+// prefix would do for both.
 std::string with_group(Draft& draft, std::string_view text) {
   const std::string group =
       draft.groups.empty() || draft.random.chance(40) ? "" : draft.random.pick(draft.groups).name;
@@ -354,7 +354,7 @@ bool apply_structural(Draft& draft, Value& a) {
     if (!row.reshape(shape, static_cast<std::size_t>(dim))) return false;
   }
   a.largest = row.growth(a.largest, extent);
-  // A new dim is counted in the result, where a negative one would mean another place.
+  // A new dim counts in the result, where a negative one would mean another place.
   const bool keeps_dims = static_cast<int>(a.shapes[0].size()) <= dims;
   a.text =
       filled(row.text, a.text, "", keeps_dims && draft.random.chance(30) ? dim - dims : dim, 0, "");
@@ -388,7 +388,7 @@ bool apply_something(Draft& draft, Value& a, int depth) {
 }
 
 const Value& pick_name(Draft& draft) {
-  // The newest half of the time, so that programs are deep rather than wide.
+  // Half of the picks take the newest, so that programs are deep rather than wide.
   return draft.random.chance(50) ? draft.names.back() : draft.random.pick(draft.names);
 }
 

@@ -21,13 +21,14 @@
 namespace distgrad {
 namespace {
 
-// A batch ends with the ranks waiting for its last programs, so it should not be small; what fails
-// is reported after it.
+// At the end of a batch the ranks wait for its last programs, so it should not be small; failures
+// are reported after it.
 constexpr std::size_t kFirstBatch = 64, kLargestBatch = 1024;
 constexpr double kBatchSeconds = 1.5;
 
-// Programs that shrinking may try. One that hangs takes its whole timeout each time, and one that
-// kills a rank costs a team of them: of those fewer, few at a time, and not for longer than this.
+// Limit the programs that shrinking may try. One that hangs takes its whole timeout each time, and
+// one that kills a rank costs a team of them, so of those it tries fewer, few at a time, and not
+// longer than this.
 constexpr std::size_t kMostTried = 800, kMostTriedBroken = 48, kBatchBroken = 4;
 constexpr double kBrokenSeconds = 60;
 
@@ -47,7 +48,7 @@ const CollectiveCall* call_of(const Scenario& scenario, const std::string& step)
 
 }  // namespace
 
-// A program with its subject, and what became of it.
+// Holds a program with its subject and its result.
 struct Fuzzer::Item {
   std::uint64_t index = 0;
   nlohmann::ordered_json document;
@@ -55,7 +56,7 @@ struct Fuzzer::Item {
   std::unique_ptr<Scenario> scenario;  // null: the parser refused it
   std::optional<Case> which;
   std::optional<CaseResult> result;
-  std::string invalid;  // not empty: why it is no program
+  std::string invalid;  // not empty: why it is no valid program
   bool is_probe = false;
 
   bool has_failed() const {
@@ -89,7 +90,7 @@ struct Fuzzer::Item {
   }
 };
 
-// Puts what the verifier tells into the items.
+// Puts the verifier's results into the items.
 class Fuzzer::Outcomes : public VerifyListener {
  public:
   explicit Outcomes(const std::vector<std::unique_ptr<Item>>& items) {
@@ -108,8 +109,8 @@ class Fuzzer::Outcomes : public VerifyListener {
   void on_progress(std::size_t, std::size_t) override {}
 
  private:
-  std::unordered_map<std::string, Item*>
-      by_scenario_;  // by the name that it was given as its file's
+  // Finds items by the name that stands for their file's.
+  std::unordered_map<std::string, Item*> by_scenario_;
 };
 
 Fuzzer::Fuzzer(FuzzOptions options, Interpreters& interpreters, FuzzListener& listener)
@@ -132,7 +133,7 @@ void Fuzzer::run() {
     if (is_foreign_code(options_.subjects[s])) probe(s);
   if (std::none_of(choices_.begin(), choices_.end(),
                    [](const fuzz::Choices& c) { return offers_any(c.offers); }))
-    return;  // none is left that does not kill or hang a rank
+    return;  // nothing is left that does not kill or hang a rank
   std::size_t size = kFirstBatch;
   while (!is_over()) {
     const double start = now_s();
@@ -219,8 +220,9 @@ void Fuzzer::verify_items(std::vector<std::unique_ptr<Item>>& items) {
   verifier_->verify(cases, outcomes);
 }
 
-// What code offers only its ranks know: the smallest program of every kind and op, then with each
-// option. What they skip, or raise at, is not drawn; else most programs would be skipped.
+// Probes what code offers, which only its ranks know: the smallest program of every kind and op,
+// then one with each option. What they skip, or raise at, is not drawn; otherwise most programs
+// would be skipped.
 void Fuzzer::probe(std::size_t s) {
   const std::string& subject = options_.subjects[s];
   const auto probes = fuzz::probes(choices_[s].offers);
@@ -238,8 +240,8 @@ void Fuzzer::probe(std::size_t s) {
     const bool known = !offers[static_cast<std::size_t>(probes[i].kind)].any();  // not drawn at all
     fuzz::take_out(offers, probes[i]);
     if (why.empty()) why = result->error ? result->error->message : result->why;
-    // To raise is to refuse; what kills or hangs a rank is a failure, and reported here, for each
-    // costs a team of ranks.
+    // Raising counts as refusing. What kills or hangs a rank is a failure, and reported here, since
+    // each costs a team of ranks.
     if (!result->error) continue;
     if (result->error->kind == ErrorKind::kException && known) continue;
     if (result->error->kind == ErrorKind::kException)
@@ -311,7 +313,7 @@ void Fuzzer::shrink_failure(const Item& item, FuzzFailure& failure) {
   failure.scenario = std::move(shrunk.document);
 }
 
-// What a reader of the file wants first, and what makes `distgrad run` show it again.
+// Adds what a reader of the file wants first, and what lets `distgrad run` show it again.
 void Fuzzer::write_note(const Item& item, FuzzFailure& failure) const {
   nlohmann::ordered_json noted;
   noted["note"] =

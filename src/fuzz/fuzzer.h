@@ -1,5 +1,5 @@
-// The loop of `distgrad fuzz`: random programs are drawn, run and judged in batches; what fails is
-// shrunk, and reported once for each finding, collective and op.
+// Runs the loop of `distgrad fuzz`: it draws, runs and judges random programs in batches. A failure
+// is shrunk, and reported once for each finding, collective and op.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ struct FuzzOptions {
   std::uint64_t seed = 0;
   std::uint64_t first = 0;                          // the index of the first program
   std::optional<std::uint64_t> count;               // programs for each subject
-  std::optional<double> seconds;                    // then no more are drawn
-  fuzz::Choices choices = fuzz::default_choices();  // but for what the subjects offer
+  std::optional<double> seconds;                    // after which no more are drawn
+  fuzz::Choices choices = fuzz::default_choices();  // except for what the subjects offer
   std::vector<CollectiveKind> kinds;                // only these; empty: all
   std::string python;     // the interpreter of subjects in Python; empty: the default one
   double timeout_s = 10;  // for one program
 };
 
-// What tells failures apart.
+// Identifies a failure.
 struct FuzzKey {
   std::string subject;
   std::string rule;        // a finding, or the kind of an error: "crash", "hang", ..., "invalid"
-  std::string collective;  // empty where none is blamed
-  std::string op;          // empty where the kind takes none
+  std::string collective;  // empty if none is blamed
+  std::string op;          // empty if the kind takes none
   auto operator<=>(const FuzzKey&) const = default;
 };
 
@@ -41,15 +41,15 @@ struct FuzzFailure {
   FuzzKey key;
   std::uint64_t index = 0;  // of the first program that showed it
   long count = 1;           // of programs
-  bool is_broken =
-      false;         // not a wrong gradient: a crash, a hang, an exception, a program that is none
+  // Says that it is no wrong gradient but a crash, a hang, an exception, or an invalid program.
+  bool is_broken = false;
   std::string text;  // what it means, or the error's message
-  nlohmann::ordered_json
-      scenario;  // as small as it would get, with its note and what is expected of the subject
+  // Holds the scenario, as small as possible, with its note and what is expected of the subject.
+  nlohmann::ordered_json scenario;
   std::size_t shrinks = 0;  // reductions that were kept
-  bool is_minimal =
-      true;               // false: what was tried ended before the scenario was as small as it gets
-  bool is_probe = false;  // found by asking what the subject offers, before any program was drawn
+  // False if the search ended before the scenario was as small as possible.
+  bool is_minimal = true;
+  bool is_probe = false;  // found by probing what the subject offers, before any program was drawn
 };
 
 struct FuzzTally {
@@ -57,8 +57,8 @@ struct FuzzTally {
   long programs = 0;        // of all subjects
   long matches = 0, mismatches = 0, broken = 0, disputed = 0, skipped = 0;
   std::map<std::string, long> why_skipped;
-  // What code raised at when it was asked what it offers, so that it is not drawn: by subject and
-  // message "all_reduce max", ...
+  // Has what code raised at when it was probed, so that it is not drawn, by subject and message:
+  // "all_reduce max", ...
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> not_drawn;
 };
 
@@ -74,8 +74,8 @@ class Fuzzer {
   Fuzzer(FuzzOptions options, Interpreters& interpreters, FuzzListener& listener);
   ~Fuzzer();
 
-  // Until count, seconds or an interrupt ends it. Throws UserError for a subject that cannot be
-  // loaded, SystemError where nothing can be run.
+  // Runs until count, seconds or an interrupt ends it. Throws UserError for a subject that cannot
+  // be loaded, SystemError if nothing can be run.
   void run();
 
   const FuzzTally& tally() const { return tally_; }

@@ -7,7 +7,7 @@
 namespace distgrad::fuzz {
 namespace {
 
-// Half of all programs have one collective or none, so that what fails is small to begin with.
+// Most programs have at most one collective, so that failures are small to begin with.
 int draw_count(Random& random) {
   int count = random.chance(4) ? 0 : 1;
   while (count > 0 && count < 6 && random.chance(32)) ++count;

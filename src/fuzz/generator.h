@@ -1,6 +1,6 @@
-// Random programs: from a seed, an index and what they may contain to a scenario. Links no torch:
-// shapes and magnitudes are followed without computing anything, so that every program is a valid
-// scenario of moderate numbers.
+// Draws random programs: it makes a scenario from a seed, an index and what it may contain. It
+// links no torch: it follows shapes and magnitudes without computing anything, so that every
+// program is a valid scenario of moderate numbers.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace distgrad::fuzz {
 
-// The same on every machine. Has no note and no subjects.
+// Returns the same on every machine, without a note or subjects.
 nlohmann::ordered_json draw_program(const Choices&, std::uint64_t seed, std::uint64_t index);
 
 }  // namespace distgrad::fuzz

@@ -1,4 +1,4 @@
-// The shapes and values of inputs. Internal to this folder.
+// Reduce the shapes and values of inputs. Internal to this folder.
 #pragma once
 
 #include "fuzz/reductions.h"

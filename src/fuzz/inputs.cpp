@@ -1,4 +1,4 @@
-// Inputs: values in every form, layouts, sync.
+// Draws inputs: values in every form, layouts, sync.
 #include <fmt/format.h>
 
 #include "fuzz/draft.h"
@@ -7,7 +7,7 @@
 namespace distgrad::fuzz {
 namespace {
 
-// Along one axis, or (name empty) the world.
+// Lies along one axis, or (name empty) the world.
 struct Placement {
   using Kind = Layout::Kind;
   std::string axis;
@@ -24,7 +24,7 @@ struct Placement {
 std::int64_t draw_extent(Draft& draft) {
   const int n = draft.world_size;
   constexpr std::array kUsual = {1, 2, 2, 3, 4, 5, 6, 7};
-  if (draft.random.chance(35)) return draft.random.chance(50) ? n : 2 * n;  // what divides evenly
+  if (draft.random.chance(35)) return draft.random.chance(50) ? n : 2 * n;  // it divides evenly
   return draft.random.chance(4) ? 0 : draft.random.pick(kUsual);
 }
 
@@ -61,7 +61,7 @@ std::vector<Placement> draw_layout(Draft& draft, std::size_t dims) {
   return layout;
 }
 
-// torch.chunk's rule: pieces of ceil(n / size), the last shorter or empty.
+// Follows torch.chunk: pieces of ceil(n / size), the last ones shorter or empty.
 std::int64_t chunk(std::int64_t length, int size, int place) {
   const std::int64_t each = (length + size - 1) / size;
   return std::clamp<std::int64_t>(length - place * each, 0, each);
@@ -108,7 +108,7 @@ Json shape_json(const Shape& shape) {
   return list;
 }
 
-// One extent that differs by rank, in the form of an expression.
+// Makes one extent differ by rank, as an expression.
 void vary_by_rank(Draft& draft, Json& sizes, std::vector<Shape>& shapes) {
   struct Form {
     const char* text;
@@ -151,14 +151,14 @@ Json draw_random(Draft& draft, bool is_local, Value& value) {
   return random;
 }
 
-// The value in one of the format's forms, but for its layout; fills in the shapes by rank of a
-// local input.
+// Draws the value in one of the format's forms, without its layout. Fills in a local input's shapes
+// by rank.
 Json draw_value(Draft& draft, bool is_local, const Shape& shape, Value& value) {
   Json spec;
   value.largest = 3;
   const int form = draft.random.between(0, 99);
-  if (form < 60 || (element_count(shape) == 0 &&
-                    form >= 72)) {  // lists cannot tell the dims behind an empty one
+  if (form < 60 ||
+      (element_count(shape) == 0 && form >= 72)) {  // lists cannot show the dims after an empty one
     spec["random"] = draw_random(draft, is_local, value);
   } else if (form < 72) {
     std::string sizes;
@@ -232,8 +232,8 @@ void draw_invariant_region(Draft& draft) {
   draft.names.push_back(x);
   draft.file["steps"] = Json::array();
 
-  // Every rank computes something else from the whole of x; what they compute is added up and used
-  // alike by all.
+  // Every rank computes something different from all of x; the results are added up and used alike
+  // by all.
   Json copy;
   copy["a"]["copy"] = "x";
   draft.file["steps"].push_back(copy);

@@ -1,4 +1,4 @@
-// The loss and the objective.
+// Draws the loss and the objective.
 #include <fmt/format.h>
 
 #include "fuzz/draft.h"
@@ -6,8 +6,8 @@
 namespace distgrad::fuzz {
 namespace {
 
-// Scalars of a tensor @. Cotangents are then dense, expanded, transposed, sliced, scaled by element
-// or by rank.
+// Makes scalars of a tensor ?, with dense, expanded, transposed or sliced cotangents, scaled by
+// element or by rank.
 struct Scalar {
   std::string_view text;
   int least_dims = 0;
@@ -55,20 +55,20 @@ std::string draw_scalar(Draft& draft, const Value& value) {
   for (;;) {
     const Scalar& row = draft.random.pick(kScalars);
     if (row.style > draft.style || value.least_dims() < row.least_dims) continue;
-    // The magnitude of a loss is free but for the narrow dtypes, where 0, 1, ..., n times a large
+    // A loss may have any magnitude, except in the narrow dtypes, where 0, 1, ..., n times a large
     // value leaves the range.
     return filled(row.text, value.text);
   }
 }
 
-// The objective in words that are drawn by axis.
+// Draws the word of an objective along one axis.
 const char* draw_word(Draft& draft) {
   constexpr std::array kWords = {"sum", "sum", "mean", "mean", "replicated"};
   return draft.random.pick(kWords);
 }
 
-// What makes losses agree within a group: a sum, or what is gathered and added up. False where the
-// subject offers nothing.
+// Makes losses agree within a group by a sum, or by gathering and adding up. Returns false if the
+// subject offers neither.
 bool draw_agreement(Draft& draft, std::string& loss, const std::string& name,
                     const std::string& group) {
   const Offer& reduce = draft.choices.offers[static_cast<std::size_t>(CollectiveKind::kAllReduce)];
@@ -100,7 +100,8 @@ bool is_mean_along(const Json& objective, const std::string& axis) {
                      [](const Json& word) { return word == "mean"; });
 }
 
-// A mean belongs to an objective that is one: under a sum it would be the program's own mistake.
+// Draws a mean only for an objective that is one; under a sum it would be the program's own
+// mistake.
 void draw_syncs(Draft& draft, const Json& objective) {
   for (const auto& [name, axes] : draft.replicated) {
     Json by_axis;

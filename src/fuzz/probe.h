@@ -1,5 +1,5 @@
-// What code offers only its ranks know. These small programs ask: every kind and op, and each
-// option of a kind by itself.
+// Makes small programs that find out what code offers, which only its ranks know: every kind and
+// op, and each option of a kind by itself.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -18,13 +18,13 @@ struct Probe {
   Asks asks = Asks::kOp;
 };
 
-// What it asks for, in words: "all_reduce max", "gather with a root other than 0".
+// Says in words what it asks for: "all_reduce max", "gather with a root other than 0".
 std::string text_of(const Probe&);
 
-// For everything that is offered so far.
+// Returns probes for everything that is offered so far.
 std::vector<Probe> probes(const Offers&);
 
-// Takes what a probe asks for out of the offers: it was skipped, or raised.
+// Removes what a probe asks for from the offers, since it was skipped, or raised.
 void take_out(Offers&, const Probe&);
 
 }  // namespace distgrad::fuzz

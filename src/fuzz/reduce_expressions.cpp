@@ -1,4 +1,4 @@
-// Simpler expressions: a subexpression or a constant in the place of what it stands in.
+// Simplifies expressions: it puts a subexpression or a constant in their place.
 #include "fuzz/reductions.h"
 #include "scenario/syntax.h"
 #include "scenario/syntax_text.h"
@@ -33,7 +33,7 @@ bool is_value(const SyntaxPtr& node) {
          node->kind != Kind::kTrue && node->kind != Kind::kFalse;
 }
 
-// What may stand in the place of a node.
+// Collects what may replace a node.
 class Replacements {
  public:
   std::vector<SyntaxPtr> of(const Syntax& node) {
@@ -85,7 +85,7 @@ class Replacements {
     }
   }
 
-  // The same with an argument, an element or a subscript less.
+  // Adds the node with one argument, element or subscript less.
   void add_shorter(const Syntax& node) {
     const bool call = node.kind == Kind::kCall, subscript = node.kind == Kind::kSubscript;
     const bool list = node.kind == Kind::kList || node.kind == Kind::kTuple;
@@ -106,7 +106,7 @@ class Replacements {
   std::vector<SyntaxPtr> found_;
 };
 
-// Calls back for every node that has a value, with the place that holds it; outermost first.
+// Calls back for every node with a value, with the place that holds it, outermost first.
 void for_each_slot(SyntaxPtr& slot, const std::function<void(SyntaxPtr&)>& call) {
   if (!slot) return;
   if (is_value(slot)) call(slot);

@@ -1,4 +1,4 @@
-// Fewer inputs, plainer layouts.
+// Removes inputs and simplifies layouts.
 #include <fmt/format.h>
 
 #include "fuzz/input_values.h"

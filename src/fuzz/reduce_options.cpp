@@ -1,4 +1,4 @@
-// What the file and its collectives say besides.
+// Removes the other options of the file and its collectives.
 #include <fmt/format.h>
 
 #include "fuzz/reductions.h"
@@ -70,7 +70,7 @@ void reduce_objective(const Document& document, Reductions& out) {
                  fmt::format("objective along {} {}", axis, simple), out);
 }
 
-// One subject alone, and plain words for what is expected.
+// Keeps one subject, with plain words for what is expected.
 void reduce_subjects(const Document& document, Reductions& out) {
   if (!document.contains("subjects") || !document["subjects"].is_object()) return;
   for (const auto& [subject, expected] : document["subjects"].items()) {

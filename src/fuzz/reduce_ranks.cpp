@@ -1,4 +1,4 @@
-// Fewer ranks, axes and groups, with all that counts ranks adapted.
+// Removes ranks, axes and groups, and adapts everything that counts ranks.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@ namespace {
 using Ranks = std::vector<int>;
 using Partition = std::vector<Ranks>;
 
-// The partition that a group stands for, as the parser resolves it; of listed ones as they are.
+// Returns the partition that a group stands for, as the parser resolves it; listed ones are
+// unchanged.
 Partition partition_of(const Document& group, int world_size) {
   Partition lists;
   if (group.is_array()) {
@@ -52,7 +53,7 @@ Ranks range(int n) {
   return ranks;
 }
 
-// Takes ranks out of a document of one world size.
+// Removes ranks from a document of one world size.
 class Removal {
  public:
   Removal(const Document& document, Ranks removed)
@@ -61,12 +62,12 @@ class Removal {
   }
 
   struct RemovalOptions {
-    bool keep_rules = true;  // groups by rule stay so; else they are listed
+    bool keep_rules = true;  // groups by rule stay rules; else they are listed
     bool drop_splits = false;
-    bool scale = false;  // sizes that are multiples of the world's become as many of the new one
+    bool scale = false;  // multiples of the world's size become as many of the new size
   };
 
-  // `mesh` replaces the file's; null where there is none.
+  // `mesh` replaces the file's; it is null if there is none.
   Document apply(const Document& mesh, RemovalOptions options) const {
     Document out = document_;
     if (mesh.is_null())
@@ -101,7 +102,7 @@ class Removal {
     return out;
   }
 
-  // The places within the group that vanish from the first of its lists that loses any.
+  // Returns the places within the group that vanish from the first of its lists that loses any.
   Ranks lost_places(const Document& call) const {
     Partition lists = {range(world_size_)};
     if (call.contains("group")) {
@@ -169,7 +170,7 @@ class Removal {
     }
   }
 
-  // Lists of one entry a rank.
+  // Adapts lists with one entry a rank.
   void adapt_lists(Document& out) const {
     for (Document& input : out["inputs"])
       if (input.is_object() && input.contains("by_rank"))
@@ -250,7 +251,7 @@ void smaller_axes(const Document& document, Reductions& out) {
   }
 }
 
-// What is by axis, without the axis; the only word left stands for all where the mesh is gone.
+// Removes an axis from what is by axis. Without a mesh the only word left stands for all.
 void drop_axis_from(Document& by_axis, const std::string& axis, bool last) {
   if (!by_axis.is_object() || !by_axis.contains(axis)) return;
   if (last)
@@ -273,7 +274,7 @@ void drop_axis_everywhere(Document& document, const std::string& axis, bool last
   if (document["sync"].empty()) drop(document, "sync");
 }
 
-// An axis of one rank; its collectives have to go first.
+// Removes an axis of one rank; its collectives must go first.
 void drop_trivial_axes(const Document& document, Reductions& out) {
   for (const auto& [axis, size] : document["mesh"].items()) {
     if (size != 1 || document["mesh"].size() == 1) continue;
@@ -290,7 +291,7 @@ void drop_trivial_axes(const Document& document, Reductions& out) {
   }
 }
 
-// A mesh of one axis is a world.
+// Turns a mesh of one axis into a world.
 void flatten_mesh(const Document& document, Reductions& out) {
   if (document["mesh"].size() != 1) return;
   const std::string axis = document["mesh"].begin().key();
@@ -310,7 +311,7 @@ void flatten_mesh(const Document& document, Reductions& out) {
   out.push_back({"mesh dropped", std::move(candidate)});
 }
 
-// The step's group becomes the world, or a group that no step uses goes.
+// Turns the step's group into the world, or drops a group that no step uses.
 void drop_groups(const Document& document, Reductions& out) {
   for (const auto& [name, group] : document["groups"].items()) {
     Document candidate = document;
@@ -339,7 +340,7 @@ void choose_one(const Document& document, const char* key, Reductions& out) {
 void reduce_ranks(const Document& document, Reductions& out) {
   for (const char* key : {"world_size", "dtype", "backend"}) choose_one(document, key, out);
   const int size = world_size_of(document);
-  if (size == 0) return;  // a choice has to be made first
+  if (size == 0) return;  // a choice must be made first
   if (document.contains("mesh")) {
     smaller_axes(document, out);
     drop_trivial_axes(document, out);

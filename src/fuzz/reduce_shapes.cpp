@@ -1,4 +1,4 @@
-// Fewer elements and dimensions: of one input, of one rank's, or of all that have the size.
+// Removes elements and dimensions: of one input, of one rank's, or of all of that size.
 #include <fmt/format.h>
 
 #include <set>
@@ -10,7 +10,7 @@
 namespace distgrad {
 namespace {
 
-// An array without index k of a dimension; unchanged where it has no such index.
+// Returns an array without index k of a dimension, or unchanged if it has no such index.
 Document without_index(const Document& array, std::size_t dim, std::size_t k) {
   if (!array.is_array()) return array;
   Document out = Document::array();
@@ -21,7 +21,7 @@ Document without_index(const Document& array, std::size_t dim, std::size_t k) {
   return out;
 }
 
-// The first index of a dimension, which goes.
+// Returns the first index of a dimension, which goes away.
 Document without_dim(const Document& array, std::size_t dim) {
   if (!array.is_array() || array.empty()) return array;
   if (dim == 0) return array[0];
@@ -30,7 +30,7 @@ Document without_dim(const Document& array, std::size_t dim) {
   return out;
 }
 
-// The arrays of an input, wherever it keeps them.
+// Returns the arrays of an input, wherever it keeps them.
 std::vector<Place> arrays_of(const Document& document, const std::string& name) {
   const Place place = Place("/inputs") / name;
   const Document& input = document[place];
@@ -98,7 +98,7 @@ void replace_integers(Syntax& node, int from, int to) {
   for (auto& [name, value] : node.keywords) replace_integers(*value, from, to);
 }
 
-// Every array, random shape and, where asked, number in an expression of this size.
+// Changes every array, random shape and, if asked, number in an expression of this size.
 Document with_size_everywhere(const Document& document, int from, int to, bool expressions) {
   Document out = document;
   for (const auto& [name, input] : document["inputs"].items()) {

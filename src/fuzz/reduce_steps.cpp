@@ -1,11 +1,11 @@
-// Fewer steps.
+// Removes steps.
 #include "fuzz/reductions.h"
 #include "scenario/syntax.h"
 
 namespace distgrad {
 namespace {
 
-// The program without step i, its name replaced by `by` in what follows.
+// Removes step i and replaces its name by `by` in what follows.
 void without_step(const Document& document, std::size_t i, const std::string& by,
                   const std::string& what, Reductions& out) {
   Document candidate = document;
@@ -47,7 +47,7 @@ void drop_step(const Document& document, std::size_t i, Reductions& out) {
   without_step(document, i, "0.0", text + "0 in its place", out);
 }
 
-// What comes late is often beside the point: only the first steps, and a loss of the last of them.
+// Keeps only the first steps and a loss of the last of them, since later ones often do not matter.
 void drop_last_steps(const Document& document, Reductions& out) {
   const std::size_t steps = document["steps"].size();
   for (std::size_t keep = 1; keep + 1 < steps; ++keep) {

@@ -1,4 +1,4 @@
-// Simpler numbers, written out instead of drawn.
+// Simplifies numbers, and writes them out instead of drawing them.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace distgrad {
 namespace {
 
-// So many random numbers are written out, and of so many each is simplified by itself.
+// Limit how many random numbers are written out, and how many are simplified one by one.
 constexpr std::size_t kWrittenOut = 24;
 constexpr std::size_t kOneByOne = 64;
 
@@ -60,7 +60,7 @@ void write_out_random(const Document& document, const std::string& name, Reducti
   Document by_rank = Document::array();
   if (is_local(input))
     for (int r = 0; r < ranks; ++r) by_rank.push_back(values(r));
-  Document first;  // the value stands first, as people write it
+  Document first;  // the value comes first, as people write it
   first[is_local(input) ? "by_rank" : "value"] = is_local(input) ? by_rank : values(-1);
   for (const auto& [key, value] : input.items())
     if (key != "random") first[key] = value;
@@ -88,7 +88,7 @@ Document* values_of(Document& document, const std::string& name) {
   return input.contains("by_rank") ? &input["by_rank"] : nullptr;
 }
 
-// Every number of the input by a function of the number and its place.
+// Changes every number of the input by a function of the number and its place.
 template <class F>
 void with_numbers(const Document& document, const std::string& name, const std::string& what,
                   F function, Reductions& out) {
@@ -99,7 +99,7 @@ void with_numbers(const Document& document, const std::string& name, const std::
   out.push_back({fmt::format("{}: {}", name, what), std::move(candidate)});
 }
 
-// Where that is all that the expression is.
+// Returns the number, if the expression is nothing else.
 std::optional<double> number_in(const std::string& expression) {
   try {
     const SyntaxPtr tree = parse_expression(expression);
@@ -152,7 +152,7 @@ void simplify_numbers(const Document& document, const std::string& name, Reducti
   if (numbers <= kOneByOne) simplify_each(document, name, numbers, out);
 }
 
-// One value on every rank, and a bare one instead of an object.
+// Uses one value on every rank, and a bare one instead of an object.
 void simplify_form(const Document& document, const std::string& name, Reductions& out) {
   const Document& input = document["inputs"][name];
   const bool by_rank = input.contains("by_rank");
@@ -171,13 +171,13 @@ void simplify_form(const Document& document, const std::string& name, Reductions
   out.push_back({name + ": one value on every rank", std::move(candidate)});
 }
 
-// An expression that is a number is written as one.
+// Writes an expression that is a number as one.
 void write_out_number(const Document& document, const std::string& name, Reductions& out) {
   const Document& input = document["inputs"][name];
   if (!input.contains("expr")) return;
   const std::optional<double> number = number_in(input["expr"].get<std::string>());
   if (!number) return;
-  Document written;  // the value stands first, as people write it
+  Document written;  // the value comes first, as people write it
   written["value"] = *number;
   for (const auto& [key, value] : input.items())
     if (key != "expr") written[key] = value;

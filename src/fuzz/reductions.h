@@ -1,5 +1,5 @@
-// Every way to make a scenario simpler by one thing. Internal to this folder, but for shrink.cpp
-// and tests.
+// Lists every way to make a scenario simpler by one thing. Internal to this folder, except for
+// shrink.cpp and tests.
 #pragma once
 
 #include <string>
@@ -16,15 +16,15 @@ struct Reduction {
 
 using Reductions = std::vector<Reduction>;
 
-// Each adds what it knows of; they need not be valid.
+// Each adds the reductions that it knows; they need not be valid.
 void reduce_ranks(const Document&, Reductions&);        // world, mesh, groups
 void reduce_steps(const Document&, Reductions&);        // drop, inline
 void reduce_inputs(const Document&, Reductions&);       // drop, layouts, shapes, values
 void reduce_options(const Document&, Reductions&);      // of the file and of collectives
 void reduce_expressions(const Document&, Reductions&);  // subexpressions, constants
 
-// Those of all, the greatest steps first, that are lighter than the document (weight.h). The parser
-// need not take them: is_valid() says.
+// Returns all that are lighter than the document (weight.h), the greatest steps first. The parser
+// need not accept them; is_valid() tells.
 Reductions reductions_of(const Document&);
 
 }  // namespace distgrad

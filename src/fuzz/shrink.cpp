@@ -35,8 +35,8 @@ class Search {
     result_.document = std::move(scenario);
   }
 
-  // Goes through the list of reductions again and again, from where the last one was kept, until it
-  // got through the whole list without keeping any.
+  // Goes through the list of reductions repeatedly, each time from the last one kept, until a whole
+  // pass keeps none.
   Shrunk run() {
     while (pass()) {
     }
@@ -44,7 +44,7 @@ class Search {
   }
 
  private:
-  // Whether there may be more to reduce.
+  // Returns true if there may be more to reduce.
   bool pass() {
     bool kept = false;
     Reductions all = reductions_of(result_.document);
@@ -57,7 +57,7 @@ class Search {
       }
       if (is_over()) return false;
       if (!found) break;
-      at = *found;  // what stood before it was refused a moment ago
+      at = *found;  // those before it were just refused
       all = reductions_of(result_.document);
     }
     result_.is_minimal = !kept;
@@ -69,7 +69,7 @@ class Search {
            (options_.is_interrupted && options_.is_interrupted());
   }
 
-  // Of the reductions from `at` on, which it moves past those that were refused.
+  // Searches the reductions from `at` on, which it moves past those that were refused.
   std::optional<std::size_t> first_that_shows(const Reductions& all, std::size_t& at) {
     while (at < all.size() && !is_over()) {
       std::vector<Document> batch;
@@ -91,7 +91,7 @@ class Search {
     return std::nullopt;
   }
 
-  // Valid, and not refused before.
+  // Returns true if it is valid and was not refused before.
   bool is_worth_asking(const Document& document) const {
     return !refused_.contains(document.dump()) && is_valid(document);
   }

@@ -29,18 +29,18 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kOutputLimit = 4096;
-constexpr int kLoadSeconds = 30;  // for libtorch, beside a program's own time
+constexpr int kLoadSeconds = 30;  // for libtorch, in addition to a program's own time
 
-// One process, with every `step`-th program.
+// Describes one process, which has every `step`-th program.
 struct Worker {
   pid_t pid = -1;  // -1: none
   UniqueFd pipe, output;
   std::string received;
-  std::uint64_t next = 0;       // the first index that is not known to be done
+  std::uint64_t next = 0;       // the first index not known to be done
   std::uint64_t done = 0;       // by processes before this one
-  std::uint64_t done_here = 0;  // as this process said
+  std::uint64_t done_here = 0;  // as this process reported
   bool tells_each = false;
-  bool hangs = false;  // and was killed for it
+  bool hangs = false;  // it was killed for that
   Clock::time_point heard{};
 };
 
@@ -147,8 +147,8 @@ class Watch {
            line["text"].get<std::string>());
   }
 
-  // Where it did not end by itself, the program at which it died is found by telling of each, and
-  // left out.
+  // If the process did not end by itself, finds the program at which it died, by reporting each,
+  // and leaves it out.
   void ended(Worker& worker) {
     int status = 0;
     ::waitpid(worker.pid, &status, 0);

@@ -1,5 +1,5 @@
-// `distgrad fuzz --simulate`: a process for each core draws and simulates programs by itself; this
-// watches them.
+// Runs `distgrad fuzz --simulate`: a process for each core draws and simulates programs by itself,
+// and this watches them.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,9 @@
 
 namespace distgrad {
 
-// Until count, seconds or an interrupt ends it. Of `options`, subjects and interpreters play no
-// part: what is checked is the truth itself. Failures are programs that fail, unshrunk,
-// once for each rule. Throws SystemError where no process can be had.
+// Runs until count, seconds or an interrupt ends it. It ignores the subjects and interpreters of
+// `options`, since it checks the truth itself. Failures are programs that fail, unshrunk, once for
+// each rule. Throws SystemError if no process can be made.
 FuzzTally simulate_programs(const FuzzOptions& options, FuzzListener& listener);
 
 }  // namespace distgrad

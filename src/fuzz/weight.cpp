@@ -21,7 +21,7 @@ enum Part {
   kCharacters
 };
 
-// Of the least odd random number: whatever is written out is easier to read.
+// Gives the oddness of the least odd random number: anything written out is easier to read.
 constexpr std::int64_t kRandomOddness = 1000;
 
 void add_expression(const Syntax& node, Weight& weight) {

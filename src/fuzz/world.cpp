@@ -1,4 +1,4 @@
-// World size, mesh, groups, dtype, style.
+// Draws world size, mesh, groups, dtype and style.
 #include <numeric>
 
 #include "fuzz/draft.h"
@@ -19,7 +19,7 @@ void draw_mesh(Draft& draft) {
   int rest = draft.world_size;
   const int axes = random.chance(15) ? 3 : 2;
   for (int axis = 0; axis < axes; ++axis) {
-    // An axis of size 1 is worth little, and half of the draws would have one.
+    // An axis of size 1 is of little use, and half of the draws would have one.
     int size = random.pick(divisors(rest));
     if (size == 1 || size == rest) size = random.pick(divisors(rest));
     if (axis == axes - 1) size = rest;
@@ -50,8 +50,7 @@ std::vector<std::vector<int>> cut(const std::vector<int>& ranks, int size) {
   return lists;
 }
 
-// Listed, in an order of its own half of the time; lists of one length where `size` divides the
-// world.
+// Lists ranks, usually in a random order, in lists of one length if `size` divides the world.
 std::vector<std::vector<int>> draw_lists(Draft& draft) {
   Random& random = draft.random;
   const int n = draft.world_size;

@@ -15,7 +15,8 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// 1, 1.0 and 1e0 are one number. A whole number that no float64 holds (a seed) stays as it is.
+// Spells 1, 1.0 and 1e0 alike. A whole number beyond 2^53 (a seed) keeps its digits, as float64
+// does not hold all of those.
 std::string number(const JsonValue& value) {
   constexpr std::int64_t kAllFloat64Hold = std::int64_t{1} << 53;
   const auto integer = value.integer();

@@ -1,5 +1,4 @@
-// A scenario file reduced to what decides its truth, so that a golden file knows whether it still
-// fits.
+// Reduces a scenario file to what decides its truth, which tells if a golden file still fits it.
 #pragma once
 
 #include <string>
@@ -7,9 +6,9 @@
 
 namespace distgrad::golden {
 
-// `text`: a scenario file that parse_scenario() accepts. Without `note`, `subjects` and
-// `timeout_s`, without white space, numbers in their shortest spelling, keys sorted, except those
-// of `mesh` and `inputs`, whose order has a meaning.
+// Takes the `text` of a scenario file that parse_scenario() accepts. Drops `$schema`, `note`,
+// `subjects`, `timeout_s` and white space, spells numbers in their shortest form and sorts keys,
+// except those of `mesh` and `inputs`, whose order has a meaning.
 std::string canonical_form(std::string_view text);
 
 }  // namespace distgrad::golden

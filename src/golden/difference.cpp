@@ -12,17 +12,18 @@
 namespace distgrad::golden {
 namespace {
 
-// A bound that is sound for `now` and not absurdly wide. Bounds follow the operators that torch
-// makes of a backward, so another version's may be larger; the larger one serves both.
+// Returns whether a stored bound is sound for `now` and not absurdly wide. Bounds depend on the
+// operators that torch makes of a backward, so another version's may be larger; the larger one
+// serves both.
 bool bound_holds(double stored, double now) {
   constexpr double kWidest = 4;
   constexpr double kSpared =
-      0.71;  // of what rounded_up() made of `now`: no less than it was before
+      0.71;  // this share of a rounded_up() bound is still no less than the bound
   if (now == 0 || !std::isfinite(now)) return within(stored, now, 0);
   return stored >= kSpared * now && stored <= kWidest * now;
 }
 
-// One case: writes what is to be kept into `now_`.
+// Compares one case and writes what is to be kept into `now_`.
 class CaseKeeper {
  public:
   CaseKeeper(const CaseRecord& stored, CaseRecord& now, Differences& differences)
@@ -52,7 +53,7 @@ class CaseKeeper {
 
   void note(const std::string& text) { differences_.notes.push_back(where_ + ": " + text); }
 
-  // Of one value with its bound: both stored ones, if they hold.
+  // Keeps the stored value and the stored bound, each only where it still holds.
   bool keep_value(double stored, double stored_bound, double& now, double& now_bound) {
     const double slack = slack_of(now_bound, now_.dtype);
     if (bound_holds(stored_bound, now_bound))
@@ -114,7 +115,7 @@ class CaseKeeper {
     now.parts[p] = Array(part.shape(), std::move(values));
   }
 
-  // All of it, or nothing: its figures belong together.
+  // Keeps the stored summary whole or not at all, as its figures belong together.
   void keep_summary(const TensorSummary& stored, TensorSummary& now, const std::string& input) {
     if (stored.shapes != now.shapes || stored.first.size() != now.first.size())
       return note(input + " has another shape now");
@@ -122,7 +123,7 @@ class CaseKeeper {
     const double slack = slack_of(now.bound, now_.dtype);
     double elements = 0;
     for (const Shape& shape : now.shapes) elements += static_cast<double>(element_count(shape));
-    // Norms add up n elements: their own rounding, and what the elements may be off by.
+    // Norms add up n elements, so they carry their own rounding and the elements' errors.
     const double own = slack == 0 ? 0 : elements * 0x1p-53;
     const auto check = [&](std::string what, double s, double n, double bound) {
       if (!within(s, n, bound))
@@ -154,7 +155,7 @@ const CaseRecord* like(const std::vector<CaseRecord>& cases, const CaseRecord& w
   return nullptr;
 }
 
-// Of float64 values in their order, by number: 0 is both zeros.
+// Returns how many float64 values lie between 0 and |x|; both zeros count as one.
 std::uint64_t distance_from_zero(double x) { return std::bit_cast<std::uint64_t>(std::abs(x)); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What a golden file says: the truth of every case of one scenario, as the simulation found it.
+// Holds a golden file: the truth of every case of one scenario, as the simulation found it.
 #pragma once
 
 #include <optional>
@@ -11,31 +11,31 @@
 
 namespace distgrad::golden {
 
-// Stands for the tensors of a gradient that is too large to be read.
+// Stands for the parts of a gradient that is too large for people to read.
 struct TensorSummary {
-  std::vector<Shape> shapes;  // of each part
-  std::string sha256;  // of the elements of all parts, float64, little endian; empty: not exact
+  std::vector<Shape> shapes;  // one for each part
+  std::string sha256;  // of all parts' elements as little-endian float64; empty where inexact
   double l1 = 0, l2 = 0, max = 0;
-  std::vector<double> first;  // elements, of all parts in their order
-  double bound = 0;           // the largest of any element
+  std::vector<double> first;  // the first elements of all parts, in order
+  double bound = 0;           // the largest bound of any element
 };
 
-// The truth of one input. Parts are the ranks for local inputs, else one full tensor.
+// Holds the truth of one input. Local inputs have a part for each rank, others one full tensor.
 struct GradientRecord {
   std::string input;
-  std::string layout;  // as layout_text() has it
+  std::string layout;  // as layout_text() spells it
   std::vector<Array> parts;
-  std::vector<Array> bounds;             // absolute, of each element; shaped as the parts
-  std::optional<TensorSummary> summary;  // then parts and bounds are empty
+  std::vector<Array> bounds;             // absolute, for each element; shaped like the parts
+  std::optional<TensorSummary> summary;  // where present, parts and bounds are empty
 };
 
 struct CaseRecord {
-  std::string objective;  // as spelled() has it
+  std::string objective;  // as spelled() writes it
   int world_size = 1;
   DType dtype = DType::kFloat64;
   std::vector<double> losses;  // by rank
   std::vector<double> loss_bounds;
-  std::string why;  // not empty: why there are no gradients to hold anybody to
+  std::string why;  // says why no gradients can be checked; empty where they can
   std::vector<GradientRecord> gradients;
 };
 
@@ -48,17 +48,17 @@ inline bool same_case(const CaseRecord& a, const CaseRecord& b) {
   return a.objective == b.objective && a.world_size == b.world_size && a.dtype == b.dtype;
 }
 
-// "objective=sum,world_size=2,dtype=float64"
+// Returns for example "objective=sum,world_size=2,dtype=float64".
 std::string case_text(const CaseRecord&);
 
-// Every bound is zero: the bytes are the same wherever it is written.
+// Returns whether every bound is zero, so that all machines write the same bytes.
 bool is_exact(const CaseRecord&);
 
-// The text of the file: a tensor's row a line; ends with a newline. The same file gives the same
-// bytes everywhere.
+// Returns the file's text, with one line for each row of a tensor and a newline at the end. The
+// same file gives the same bytes on every machine.
 std::string text_of(const GoldenFile&);
 
-// Throws UserError, beginning with `where`, for what is no golden file of format 1.
+// Throws UserError, beginning with `where`, for text that is not a golden file of format 1.
 GoldenFile parse_golden(std::string_view text, const std::string& where);
 
 }  // namespace distgrad::golden

@@ -17,7 +17,7 @@ std::string number_text(double value) {
 
 double rounded_up(double bound) {
   if (bound == 0 || !std::isfinite(bound)) return bound;
-  // Two digits round down by less than 5 per cent.
+  // Rounding to two digits lowers the value by less than 5 per cent.
   return std::strtod(fmt::format("{:.1e}", bound * 1.5).c_str(), nullptr);
 }
 

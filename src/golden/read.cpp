@@ -1,4 +1,4 @@
-// A golden file, read back.
+// Parses golden files.
 #include <fmt/format.h>
 
 #include <limits>
@@ -13,9 +13,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kDeepest = 100;  // a tensor has 64 dimensions at most
+constexpr int kDeepest = 100;  // more than enough, as tensors have at most 64 dimensions
 
-// What is wrong with the file, without its name.
+// Says what is wrong with the file, without naming it.
 struct Unreadable {
   std::string why;
 };

@@ -1,5 +1,5 @@
-// libFuzzer's entry: any bytes are a golden file or are refused as a user's error. Built and run as
-// the parser's (src/scenario/parse_fuzz.cpp).
+// libFuzzer calls this: any bytes must be a golden file or be refused with a UserError. Build and
+// run it like the parser's fuzz test (src/scenario/parse_fuzz.cpp).
 #include <cstdint>
 
 #include "base/error.h"
@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     distgrad::golden::parse_golden({reinterpret_cast<const char*>(data), size}, "fuzzed.json");
   } catch (const distgrad::UserError&) {
-    // What a wrong file is answered with.
+    // A wrong file is to be refused so.
   }
   return 0;
 }

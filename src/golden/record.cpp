@@ -51,7 +51,8 @@ GradientRecord gradient_record(const Input& input, const Gradient& truth, const 
   return g;
 }
 
-// Eight bytes of each element, the lowest first; one -0 and one NaN, as they compare equal.
+// Appends an element's eight bytes, the lowest first. -0 is written as 0 and all NaNs as one, as
+// they compare equal.
 void append_bytes(std::string& out, double value) {
   if (value == 0) value = 0;
   const auto bits =
@@ -71,7 +72,7 @@ TensorSummary summary_of(const std::vector<Array>& parts, double largest_bound) 
     for (const double value : part.values()) {
       append_bytes(bytes, value);
       s.l1 += std::abs(value);
-      // Said outright: a compiler may contract it, or not, and the bytes would depend on it.
+      // Calls std::fma because a compiler may or may not contract the sum, which changes the bytes.
       squares = std::fma(value, value, squares);
       s.max = std::isnan(value) || std::isnan(s.max) ? NAN : std::max(s.max, std::abs(value));
       if (s.first.size() < kFirst) s.first.push_back(value);

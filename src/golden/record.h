@@ -1,4 +1,4 @@
-// From a simulation to what a golden file keeps of it.
+// Turns a simulation into the record that a golden file keeps.
 #pragma once
 
 #include <string>
@@ -11,19 +11,19 @@
 
 namespace distgrad::golden {
 
-// Gradients with more elements than these, all ranks together, are summarised.
+// Gradients with more elements than this, over all ranks, are summarised.
 inline constexpr std::int64_t kSummarisedAbove = 1000;
 
-// Of the truth: gradients[0] of a simulation with bounds. `guards` is what compare() says of it
-// without a run: where the file's truth or the one-device program disagrees there are no gradients
-// to hold anybody to, nor where a branch is undecided.
+// Records the truth: gradients[0] of a simulation with bounds. `guards` is what compare() returns
+// without a run. The record has no gradients where the file's truth or the one-device program
+// disagrees, where a branch is undecided, or where forward_only says why they cannot be judged.
 CaseRecord record_of(const Program&, const Objective&, const Simulation&,
                      const CaseComparison& guards);
 
-// Which oracle disagrees, in words; empty where none does.
+// Says which oracle disagrees; empty where none does.
 std::string disagreement(const CaseComparison& guards);
 
-// Absent parts and bounds (no gradient, exact) are zeros.
+// Summarises all parts as one tensor. `sha256` stays empty unless `largest_bound` is 0.
 TensorSummary summary_of(const std::vector<Array>& parts, double largest_bound);
 
 }  // namespace distgrad::golden

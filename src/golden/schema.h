@@ -1,4 +1,4 @@
-// The JSON Schema of golden files.
+// Describes golden files as a JSON Schema.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -38,8 +38,9 @@ Gradient* named(std::vector<Gradient>& gradients, const std::string& input) {
   return nullptr;
 }
 
-// A run lies within the recorded bound of what this torch simulates, which need not be what was
-// stored: how far these lie apart counts, as far as machines may differ.
+// Returns the bound around the stored value. A run lies within the recorded bound of what this
+// torch simulates, which may differ from the stored value; the bound grows by that difference where
+// machines may differ that much.
 double bound_around_stored(double stored, double simulated, double bound, DType dtype) {
   const double apart = std::abs(stored - simulated);
   const double slack = slack_of(bound, dtype);
@@ -55,7 +56,7 @@ void replace_part(const Array& stored, const Array& bounds, DType dtype, Array& 
   part = stored;
 }
 
-// The simulation's own stays where a summary stands for it, and fits.
+// Returns whether the simulated gradient, which then stays, fits the record's summary.
 bool fits(const GradientRecord& record, const Gradient& simulated, const CaseRecord& c) {
   std::vector<Array> parts;
   for (const auto& part : simulated.parts) parts.push_back(part.value_or(Array::scalar(0)));
@@ -105,7 +106,7 @@ std::optional<std::string> read_if_there(const std::string& path) {
 }
 
 std::string put_in_place(const CaseRecord& c, const Program&, Simulation& simulation) {
-  if (!c.why.empty()) return "";  // nothing is stored that could be held against anybody
+  if (!c.why.empty()) return "";  // no gradients are stored
   if (c.losses.size() != simulation.losses.size()) return "the golden file has other ranks' losses";
   for (const GradientRecord& record : c.gradients)
     if (std::string why = replace_gradient(record, c, simulation); !why.empty()) return why;

@@ -1,4 +1,4 @@
-// A folder of golden files.
+// Manages a folder of golden files.
 #pragma once
 
 #include <filesystem>
@@ -19,21 +19,21 @@ class Store {
 
   const std::string& folder() const { return folder_; }
 
-  // FOLDER/<path of the scenario>: its path within the folder that FOLDER lies in, else within the
-  // working directory. Throws UserError for a scenario in neither.
+  // Returns FOLDER/<path of the scenario>. That path is relative to the parent of FOLDER, or else
+  // to the working directory. Throws UserError where the scenario lies in neither.
   std::string path_of(const std::string& scenario) const;
 
-  // The golden files below FOLDER whose scenario is not there, sorted.
+  // Returns, sorted, the golden files below FOLDER whose scenario no longer exists.
   std::vector<std::string> without_scenario() const;
 
-  // Puts the stored losses and gradients of the case in place of the simulation's, and their
-  // bounds. The text is empty, or says why there is nothing that can be put there.
+  // Replaces the simulation's losses, gradients and bounds by the case's stored ones. Returns an
+  // empty text, or why there is nothing to replace them by.
   std::string replace_truth(const Case&, const Program&, Simulation&);
 
  private:
   struct Loaded {
     std::optional<GoldenFile> file;
-    std::string why;  // there is none that can be used
+    std::string why;  // why no file can be used
   };
   const Loaded& loaded(const Scenario&);
 
@@ -41,14 +41,14 @@ class Store {
   std::map<std::string, Loaded> by_scenario_;
 };
 
-// The SHA-256 of the scenario file's canonical form. Throws InvalidScenario where it cannot be
-// read.
+// Returns the SHA-256 of the scenario file's canonical form. Throws InvalidScenario where the file
+// cannot be read.
 std::string scenario_sha256(const std::string& path);
 
-// Nothing: there is no such file. Throws UserError where it cannot be read.
+// Returns nothing where there is no such file. Throws UserError where it cannot be read.
 std::optional<std::string> read_if_there(const std::string& path);
 
-// What Store::replace_truth() does with one record.
+// Does for one record what Store::replace_truth() does.
 std::string put_in_place(const CaseRecord&, const Program&, Simulation&);
 
 }  // namespace distgrad::golden

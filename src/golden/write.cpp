@@ -1,4 +1,4 @@
-// A golden file's text.
+// Writes golden files.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ bool all_zero(const GradientRecord& g) {
   });
 }
 
-// Nested lists would lose the shape of a tensor that has no elements.
+// Writes the shape of a tensor without elements, which nested lists would lose.
 Json tensor(const Array& array) {
   if (array.size() == 0) return {{"shape", array.shape()}};
   return nested_json(array);
@@ -35,7 +35,7 @@ Json parts_json(const GradientRecord& g, const std::vector<Array>& parts) {
   return list;
 }
 
-// One number where all elements have it.
+// Writes one number where all elements have the same bound.
 Json bound_json(const GradientRecord& g) {
   std::optional<double> one;
   for (const Array& bounds : g.bounds)
@@ -88,7 +88,7 @@ Json case_json(const CaseRecord& c) {
   return out;
 }
 
-// Lists of numbers are one line, all else one line an item.
+// Writes a list without lists or objects in it on one line, all else with one line an item.
 void append(std::string& out, const Json& json, std::size_t indent) {
   if (json.is_number_float()) {
     out += number_text(json.get<double>());

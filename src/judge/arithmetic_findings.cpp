@@ -15,7 +15,7 @@
 namespace distgrad {
 namespace {
 
-// So many times its bound a gradient must be to be told from the rounding of a zero.
+// A gradient must be this many times its bound to differ from the rounding of a zero.
 constexpr double kNoise = 4;
 
 bool parts_agree(const ComparedPart& a, const ComparedPart& b) {
@@ -28,10 +28,10 @@ bool parts_agree(const ComparedPart& a, const ComparedPart& b) {
   return difference(a.observed->values(), b.observed->values(), bound).equal;
 }
 
-// The input with its invariant axes replicated without sync: summed over.
+// Replicates the input's invariant axes without sync, so that assemble() sums over them.
 Input summed_where_invariant(const Input& input) {
   Input relaxed = input;
-  // A sync that names no axis would take in the axes relaxed here.
+  // A sync that names no axis would take in the axes relaxed here, so spell it by axis.
   std::vector<std::pair<std::string, Input::Sync>> sync;
   for (const auto& [axis, how] : input.sync) {
     if (!axis.empty() || input.layout.size() == 1) {
@@ -75,7 +75,7 @@ bool lacks_only_zeros(const Evidence& evidence) {
     for (const int rank : without) {
       const auto r = static_cast<std::size_t>(rank);
       if (gradients[i].observed_by_rank[r]) continue;
-      // Of a sum or a joined tensor it cannot be told whose share is wrong.
+      // It cannot be told whose share of a sum or a joined tensor is wrong.
       const bool is_own = evidence.inputs()[i]->is_local() && gradients[i].truth_by_rank[r];
       if (!is_own ||
           largest_magnitude(gradients[i].truth_by_rank[r]->values()) > evidence.largest_bound(i))
@@ -132,8 +132,7 @@ std::vector<std::string> satisfied_objectives(const Evidence& evidence) {
       if (!all.contains(objective)) order.push_back(objective);
       all[objective] = all.contains(objective) ? all[objective] && matches : matches;
     }
-  // Right because there is nothing: that gradients are zero, but for rounding, says nothing for an
-  // objective.
+  // Gradients that are zero, but for rounding, match any objective and so support none.
   const auto has_a_gradient = [&](const std::string& name) {
     const auto& gradients = evidence.comparison().gradients;
     for (std::size_t i = 0; i < gradients.size(); ++i)
@@ -258,8 +257,8 @@ std::vector<Finding> unsynchronised_findings(const Evidence& evidence) {
 
 namespace {
 
-// Whether what differs shows the dtype: numbers of it, unlike what is right there. Several, as a
-// gradient that is wrong otherwise may be 1 everywhere.
+// Returns true if the elements that differ show the dtype: they are numbers of it, and the right
+// ones are not. It asks for several, as a gradient that is wrong otherwise may be 1 everywhere.
 bool shows(const Evidence& evidence, DType narrow) {
   constexpr std::size_t kSeveral = 3;
   std::set<double> seen;

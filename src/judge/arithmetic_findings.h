@@ -1,4 +1,4 @@
-// Findings by arithmetic on the gradients alone: what they themselves show.
+// Names mistakes by arithmetic on the gradients alone.
 #pragma once
 
 #include <optional>
@@ -10,28 +10,29 @@
 
 namespace distgrad {
 
-// Whether every gradient that is missing (if any) is zero in the truth.
+// Returns true if every gradient that is missing, if any, is zero in the truth.
 bool lacks_only_zeros(const Evidence&);
 
-// Missing gradients. With `step`, the collective whose backward gave none.
+// Reports missing gradients. `step` is the collective whose backward gave none, or null.
 std::optional<Finding> no_gradient_finding(const Evidence&, const Step* step);
 
-// The objectives, other than the declared, under which every gradient is right.
+// Returns the objectives, other than the declared one, under which every gradient is right.
 std::vector<std::string> satisfied_objectives(const Evidence&);
 std::optional<Finding> objective_finding(const Evidence&, const std::optional<Scaling>&);
 
 std::optional<Finding> scaled_finding(const Evidence&, const std::optional<Scaling>&);
 
-// Ranks that must hold the same gradient and do not, and whether their sum is the truth.
+// Reports ranks that must hold one gradient and do not, and inputs whose shares add up to the
+// truth.
 std::vector<Finding> unsynchronised_findings(const Evidence&);
 
-// Off by no more than a narrower dtype rounds.
+// Reports gradients that are off by no more than a narrower dtype rounds.
 std::optional<Finding> precision_finding(const Evidence&, const std::optional<Scaling>&);
-// The same of code, whose backward cannot be driven: each element by itself is off by no more, and
-// sixteen bits show in the numbers.
+// Does the same for users' code, whose backward cannot be driven. Each element by itself must be
+// off by no more than that, and for a 16-bit dtype the numbers must show it.
 std::optional<Finding> precision_of_code(const Evidence&, const std::optional<Scaling>&);
 
-// NaN or infinite where the truth is finite.
+// Reports NaN where the truth is finite.
 std::optional<Finding> stale_finding(const Evidence&);
 
 }  // namespace distgrad

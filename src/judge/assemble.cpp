@@ -14,7 +14,7 @@ namespace {
 
 using Kind = Layout::Kind;
 
-constexpr std::size_t kBlock = 2048;  // elements summed at a time: stays in the first cache
+constexpr std::size_t kBlock = 2048;  // elements summed at a time: they stay in the first cache
 
 PlacedAxis whole_world(const Program& program, const Layout& layout) {
   PlacedAxis axis{.layout = layout, .size = program.world_size, .coordinate = {}, .sync = {}};
@@ -50,7 +50,7 @@ std::string word(const Layout& layout) {
   return layout.kind == Kind::kShard ? name + ":" + std::to_string(layout.dim) : name;
 }
 
-// The box that `rank` holds: one torch.chunk after another, pieces of ceil(n / size).
+// Returns the box that `rank` holds: one torch.chunk after another, in pieces of ceil(n / size).
 Piece piece_of(const std::vector<PlacedAxis>& axes, const Shape& full, int rank) {
   Piece piece{.start = Shape(full.size(), 0), .extent = full, .ranks = {rank}};
   for (const PlacedAxis& axis : axes) {
@@ -71,7 +71,7 @@ Piece piece_of(const std::vector<PlacedAxis>& axes, const Shape& full, int rank)
 template <class F>
 void for_each_run(const Shape& full, const Shape& start, const Shape& extent, const F& f) {
   if (element_count(extent) == 0) return;
-  // Trailing dims taken whole, and the first that is not, make one run.
+  // A run joins the trailing dims that are taken whole and the first one that is not.
   std::size_t outer = full.size();
   std::int64_t run = 1;
   while (outer > 0) {
@@ -103,8 +103,8 @@ void for_each_run(const Shape& full, const Shape& start, const Shape& extent, co
   }
 }
 
-// The sum of equally long terms, correctly rounded but for second-order effects (compensated), so
-// that N ranks cost one rounding and not N; and exact where every partial sum is.
+// Adds equally long terms with compensation. The sum is correctly rounded but for second-order
+// effects, so that N ranks cost one rounding and not N, and it is exact if every partial sum is.
 void add_up(const std::vector<std::span<const double>>& terms, std::span<double> out) {
   std::array<double, kBlock> correction;
   for (std::size_t from = 0; from < out.size(); from += kBlock) {
@@ -135,7 +135,7 @@ Array sum_of(const std::vector<const Array*>& terms) {
   return Array(terms[0]->shape(), std::move(sum));
 }
 
-// Notes what is missing or misshapen; the sum of what is there, if anything is.
+// Notes in `part` what is missing or misshapen, and returns the sum of the rest, if any.
 std::optional<Array> sum_of_piece(const Piece& piece, const GradientByRank& observed, Part& part) {
   std::vector<const Array*> terms;
   const bool has_elements = element_count(piece.extent) > 0;
@@ -164,7 +164,7 @@ void join(const Shape& full, const GradientByRank& observed, Part& part) {
   std::sort(part.misshapen.begin(), part.misshapen.end());
   if (!part.misshapen.empty()) return;
   if (std::none_of(sums.begin(), sums.end(), [](const auto& s) { return s.has_value(); })) {
-    if (!part.lacks_a_piece) part.value = Array(full, {});  // nothing to hold: None is right
+    if (!part.lacks_a_piece) part.value = Array(full, {});  // no elements: None is right
     return;
   }
   if (sums.size() == 1) {
@@ -196,7 +196,7 @@ std::vector<Part> ranks_alone(const GradientByRank& observed) {
   return parts;
 }
 
-// Ranks that differ only along `axis`.
+// Groups the ranks that differ only along `axis`.
 std::vector<std::vector<int>> lines_along(const std::vector<PlacedAxis>& axes, std::size_t axis,
                                           int world_size) {
   std::vector<std::pair<std::vector<int>, std::vector<int>>> lines;
@@ -268,7 +268,7 @@ std::vector<Part> assemble(const Program& program, const Input& input, const Sha
                            const GradientByRank& observed) {
   if (input.is_local()) return ranks_alone(observed);
   const std::vector<PlacedAxis> axes = placed_axes(program, input);
-  std::vector<std::pair<std::vector<int>, Part>> parts;  // coordinates that stand alone, part
+  std::vector<std::pair<std::vector<int>, Part>> parts;  // by coordinates that stand alone
   for (int rank = 0; rank < program.world_size; ++rank) {
     std::vector<int> alone;
     for (const PlacedAxis& axis : axes)

@@ -10,9 +10,9 @@ namespace {
 
 constexpr int kLargestDenominator = 64;
 
-// The numbers of one block for each of its cotangents, one after the other.
+// Holds the numbers of one block for each of its cotangents, one after the other.
 struct Samples {
-  std::vector<double> seen, right, copied;  // copied: the cotangent; empty where it does not fit
+  std::vector<double> seen, right, copied;  // copied: the cotangent; empty if its size differs
   double room = 0;
 };
 
@@ -35,7 +35,8 @@ Samples samples(const Measurement& m, const std::vector<Joint>& values, const Pi
   return all;
 }
 
-// By what the right backward multiplies, element by element, each cotangent that counts for `to`.
+// Returns the factors by which the right backward multiplies each element of a cotangent that
+// counts for `to`, or an empty list if these are not one number for each element.
 std::vector<double> derivative_of(const Measurement& m, const PieceOf& to,
                                   const std::vector<PieceOf>& sources) {
   std::vector<double> derivative;
@@ -54,7 +55,7 @@ std::vector<double> derivative_of(const Measurement& m, const PieceOf& to,
   return derivative;
 }
 
-// What the right backward of the target would make of this piece.
+// Returns what the right backward of the target would make of this piece.
 std::vector<double> as_if_due(const Samples& s, const std::vector<double>& derivative) {
   std::vector<double> image;
   if (!derivative.empty())
@@ -63,7 +64,7 @@ std::vector<double> as_if_due(const Samples& s, const std::vector<double>& deriv
   return image;
 }
 
-// The numbers found so far: what differs from one of them by its rounding alone is that one.
+// Keeps the numbers found so far, and returns a known one if a number differs by rounding alone.
 class Numbers {
  public:
   double one_for(double number, double relative_error) {
@@ -76,7 +77,7 @@ class Numbers {
   std::vector<double> known_;
 };
 
-// The number that makes `seen` out of `image`.
+// Returns the number that makes `seen` out of `image`.
 std::optional<double> multiple(const std::vector<double>& seen, const std::vector<double>& image,
                                double room, DType dtype, Numbers& numbers) {
   if (seen.size() != image.size() || image.empty()) return std::nullopt;

@@ -15,14 +15,14 @@
 namespace distgrad {
 namespace {
 
-// What is said of a wrong backward.
+// Holds what is said of a wrong backward.
 struct BackwardFinding {
   FindingName finding;
   std::string happened;  // follows "the backward of all_reduce "
   std::string_view right_if, right_objective;
   std::string_view remedy;
   FindingName also = {};
-  std::vector<int> ranks = {};  // empty: those on which it gave something wrong
+  std::vector<int> ranks = {};  // empty: those on which it gave a wrong gradient
 };
 
 std::optional<BackwardFinding> first_that_holds(std::span<const WrongBackward> names,
@@ -78,7 +78,7 @@ const BackwardFinding kUnwritten = {
     "a buffer is read that was never written.",
     "", "", "Fill the buffer, or wait for what fills it, before it is read."};
 
-// Whether the columns are right, so that only cotangents of more bits, or of all ranks, are not.
+// Returns true if the columns are right, but not those of joint cotangents or of more bits.
 bool has_right_columns(const Measurement& m) {
   for (std::size_t k = 0; k < m.probes.size(); ++k)
     for (std::size_t r = 0; r < m.world_size(); ++r)
@@ -165,7 +165,7 @@ bool is_right_as(Machine& machine, const Evidence& evidence, const CallOnRanks& 
   return true;
 }
 
-// Another call whose backward gave its operand just this.
+// Finds another call whose backward gave its operand exactly the same.
 const CallOnRanks* one_that_gave_the_same(const CallOnRanks& call,
                                           const std::vector<CallOnRanks>& others) {
   for (const CallOnRanks& other : others) {

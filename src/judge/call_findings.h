@@ -1,5 +1,5 @@
-// What is reported of a collective call that did not give its operand what is right: its backward
-// measured, named where a name fits, and written as a formula in any case.
+// Reports a collective call that did not give its operand the right gradient: it measures the
+// backward, names the mistake if a name fits, and always gives the formula.
 #pragma once
 
 #include <vector>
@@ -10,13 +10,13 @@
 
 namespace distgrad {
 
-// `others`: all calls of the run, among which one may share a buffer with this one.
+// `others` has all calls of the run; one of them may share a buffer with this call.
 std::vector<Finding> call_findings(Machine&, const Evidence&, const CallOnRanks& call,
                                    const CallJudgement&, const std::vector<CallOnRanks>& others,
                                    const std::optional<Scaling>&);
 
-// The backward of one call of the program, whether it is right or not. Nothing where the run fails,
-// or it cannot be measured.
+// Measures the backward of one call of the program, right or wrong. Returns nothing if the run
+// fails or the call cannot be measured.
 struct MeasuredCall {
   bool is_right = false;
   Measured measured;

@@ -10,8 +10,7 @@
 namespace distgrad {
 namespace {
 
-// Names of the inputs of a program that makes one call. No group of a scenario makes names that
-// could be these alone.
+// Name the inputs of a program that makes one call. No group of a scenario has only these names.
 constexpr const char* kOperand = "driven_operand";
 constexpr const char* kCotangents = "driven_cotangents";
 
@@ -24,7 +23,7 @@ Input local_input(const char* name, std::vector<Array> by_rank, bool requires_gr
   return input;
 }
 
-// Each rank's cotangents, stacked along a new first dim.
+// Stacks each rank's cotangents along a new first dim.
 std::vector<Array> stacked(const std::vector<Shape>& shapes, const std::vector<Joint>& cotangents) {
   std::vector<Array> by_rank;
   for (std::size_t r = 0; r < shapes.size(); ++r) {
@@ -47,12 +46,13 @@ Program driving_program(const Program& program, const CallOnRanks& seen, Collect
   driving.inputs = {local_input(kOperand, seen.operands, true),
                     local_input(kCotangents, stacked(seen.outputs, cotangents), false)};
   call.operand = {kOperand, ""};
-  driving.steps = {{seen.name(), "", std::move(call)}};  // the step's name: who runs it may know it
+  driving.steps = {{seen.name(), "", std::move(call)}};  // keeps the step's name, which the subject
+                                                         // may know
   driving.loss = {seen.name() + ".sum()", ""};
   return driving;
 }
 
-// One row a cotangent, of the elements that the ranks sent stacked.
+// Returns one row a cotangent, of the elements that the ranks sent stacked.
 std::optional<std::vector<Joint>> unstacked(const std::vector<std::optional<Array>>& by_rank,
                                             const std::vector<Array>& operands, std::size_t count) {
   std::vector<Joint> rows(count, Joint(operands.size()));

@@ -1,4 +1,4 @@
-// One collective call of a run as all ranks of the world made it, and the question what its
+// Describes one collective call of a run as all ranks of the world made it, and asks what its
 // backward should have given for what arrived. Source: shared semantics, "Adjoints".
 #pragma once
 
@@ -11,60 +11,60 @@
 
 namespace distgrad {
 
-// By rank of the world, each rank's elements row-major.
+// Holds values by world rank, then by element in row-major order.
 using Joint = std::vector<std::vector<double>>;
 
-// By rank of the world.
+// Holds every list by world rank.
 struct CallOnRanks {
   const Step* step = nullptr;  // of the program
   std::vector<Array> operands;
   std::vector<Strides> operand_strides;
   std::vector<Shape> outputs;
-  std::vector<std::optional<Array>> cotangents;  // that arrived; absent: none did
+  std::vector<std::optional<Array>> cotangents;  // those that arrived; absent: none did
   std::vector<Strides> cotangent_strides;
-  std::vector<std::optional<Array>> given;             // to the operand; absent: None
-  std::vector<std::optional<Array>> cotangents_after;  // where the backward wrote into them
+  std::vector<std::optional<Array>> given;             // the operand's gradient; absent: None
+  std::vector<std::optional<Array>> cotangents_after;  // what the backward wrote into them
 
   const CollectiveCall& call() const { return *step->collective(); }
   const std::string& name() const { return step->name; }
 };
 
-// In program order; empty where a rank did not report them all.
+// Returns the calls in program order, or an empty list if some rank did not report them all.
 std::vector<CallOnRanks> calls_on_ranks(const Program&, const DistributedRun& observed);
 
-// How operand and cotangents lie in memory when a call is driven.
+// Says how operand and cotangents lie in memory when a call is driven.
 enum class MemoryLayout { kContiguous, kOperandAsSeen, kCotangentAsSeen, kAsSeen };
 
-// What a driven call gave, or should have given: by cotangent asked, by rank, the operand's.
+// Holds operand gradients that a driven call gave or should have given, by cotangent, by rank.
 struct Responses {
   std::vector<Joint> values;
-  std::vector<Joint> bounds;  // of simulated ones: how far the ranks' may lie off
-  bool is_none = false;       // of measured ones: None for every cotangent on every rank
+  std::vector<Joint> bounds;  // only if simulated: how far the ranks' values may lie off
+  bool is_none = false;       // only if measured: None for every cotangent on every rank
 };
 
-// What is right for these cotangents, for ranks in the program's dtype. `call` is the call itself
-// or another one in its place (whose operands and output have the same shapes), `groups` the
-// program's or others. Nothing where that call cannot be made, or its gradient is not decided.
+// Returns the right answers to these cotangents, for ranks in the program's dtype. `call` is the
+// call itself or another in its place whose operands and output have the same shapes; `groups` are
+// the program's or others. Returns nothing if that call is invalid or its gradient undecided.
 std::optional<Responses> right_responses(Machine&, const Program&, const CallOnRanks&,
                                          const CollectiveCall& call,
                                          const std::vector<Group>& groups,
                                          const std::vector<Joint>& cotangents);
 
-// What the ranks' backward gives for them.
+// Returns what the ranks' backward gives for these cotangents, or nothing if the run fails.
 std::optional<Responses> measured_responses(Machine&, const Program&, const CallOnRanks&,
                                             const std::vector<Joint>& cotangents,
                                             MemoryLayout = MemoryLayout::kContiguous);
 
-// What the ranks were seen to do in the run itself, beside what is right.
+// Judges what the ranks did in the run itself.
 struct CallJudgement {
-  bool is_decided = false;  // else what is right could not be computed
+  bool is_decided = false;  // false: the right gradient could not be computed
   std::vector<int> wrong_ranks;
   bool gave_none = false;  // on a wrong rank
 };
 CallJudgement judged(Machine&, const Program&, const CallOnRanks&, std::string_view subject,
                      const Tolerance&);
 
-// The cotangents that arrived, zeros where none did.
+// Returns the cotangents that arrived, with zeros where none did.
 Joint arrived(const CallOnRanks&);
 
 }  // namespace distgrad

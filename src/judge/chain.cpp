@@ -61,7 +61,7 @@ class Unhooked {
   }
 
   Program program_;
-  std::vector<std::pair<std::size_t, std::string>> operands_;  // step, its name now
+  std::vector<std::pair<std::size_t, std::string>> operands_;  // step, its new name
 };
 
 const Gradient* named(const std::vector<Gradient>& gradients, const std::string& input) {
@@ -81,7 +81,7 @@ bool has_parts_of_all(const DistributedRun& run, std::size_t inputs) {
                      [&](const RankResult& r) { return r.shares.size() == inputs; });
 }
 
-// The ranks on which it is not what the chain rule gives; what is missing counts as zeros.
+// Returns the ranks whose gradient differs from the chain rule's; a missing one counts as zeros.
 std::vector<int> ranks_off(const std::vector<std::optional<Array>>& observed,
                            const std::vector<Array>& wanted, const std::vector<Array>& bounds) {
   std::vector<int> ranks;
@@ -106,14 +106,13 @@ std::vector<const CallOnRanks*> that_wrote_to_their_cotangents(
   return wrote;
 }
 
-// By the chain rule through the program's expressions alone.
+// Holds what the chain rule gives through the program's expressions alone.
 struct Chain {
   std::vector<std::vector<Array>> cotangents, cotangent_bounds;  // [call][rank]
   std::vector<std::vector<Array>> shares, share_bounds;          // [input that requires grad][rank]
 };
 
-// Nothing where that cannot be told: calls of code, a gradient in the loss, a branch that is not
-// decided.
+// Returns nothing if that cannot be told: code calls, a gradient in the loss, an undecided branch.
 std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
                               const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
   const Program& program = evidence.program();
@@ -145,14 +144,14 @@ std::optional<Chain> chain_of(Machine& machine, const Evidence& evidence,
   return chain;
 }
 
-// A cotangent or gradient that is not what the chain rule makes of what the calls gave.
+// Marks a cotangent or gradient that is not what the chain rule makes of what the calls gave.
 struct Break {
   std::string what;
-  const CallOnRanks* call;  // at which it arrived; null for an input
+  const CallOnRanks* call;  // where it arrived; null for an input
   std::vector<int> ranks;
 };
 
-// In the order of backward.
+// Returns the breaks in the order of backward.
 std::vector<Break> breaks_of(const Evidence& evidence, const Chain& chain,
                              const std::vector<CallOnRanks>& calls, const DistributedRun& run) {
   std::vector<Break> all;
@@ -177,7 +176,7 @@ bool differ(const std::vector<Array>& a, const std::vector<Array>& b) {
   return false;
 }
 
-// What each call gave, had the backward of this one given ones more (ones, where it gave nothing).
+// Returns the calls as if the backward of `call` had given ones more (ones, where it gave nothing).
 std::vector<CallOnRanks> with_ones_more(const std::vector<CallOnRanks>& calls, std::size_t call) {
   std::vector<CallOnRanks> changed = calls;
   for (std::size_t r = 0; r < changed[call].given.size(); ++r) {
@@ -190,8 +189,9 @@ std::vector<CallOnRanks> with_ones_more(const std::vector<CallOnRanks>& calls, s
   return changed;
 }
 
-// For each of the first `count` calls: whether its operand hangs on an input that wants a gradient,
-// through other calls too. Found by what changes if its backward had given something else.
+// Says, for each of the first `count` calls, whether its operand depends on an input that requires
+// grad, through other calls too. It looks at what changes if the call's backward had given
+// something else.
 std::vector<bool> wanting_gradients(Machine& machine, const Evidence& evidence,
                                     const std::vector<CallOnRanks>& calls,
                                     const DistributedRun& run, const Chain& chain,
@@ -209,8 +209,8 @@ std::vector<bool> wanting_gradients(Machine& machine, const Evidence& evidence,
   return wanting;
 }
 
-// The ranks on which no cotangent arrived at all. Expressions lead back to what they are made of,
-// so the call's output was not part of the graph there.
+// Returns the ranks on which no cotangent arrived at all. Expressions do pass cotangents on, so the
+// call's output was not part of the graph there.
 std::vector<int> cut_off_ranks(const Break& one) {
   std::vector<int> ranks;
   for (const int r : one.ranks)
@@ -228,8 +228,8 @@ Finding cut_off(const CallOnRanks& call, std::vector<int> ranks, int world_size)
   return {"no-gradient", collective, call.name(), std::move(ranks), {}, std::move(text)};
 }
 
-// Takes out of `breaks` the calls that are cut off from the graph; what is said of those whose
-// operand wants a gradient.
+// Takes the calls that are cut off from the graph out of `breaks`, and returns findings for those
+// whose operand requires grad.
 std::vector<Finding> cut_off_findings(Machine& machine, const Evidence& evidence,
                                       const std::vector<CallOnRanks>& calls,
                                       const DistributedRun& run, const Chain& chain,
@@ -258,7 +258,7 @@ bool have_one_shape(const CallOnRanks& a, const CallOnRanks& b) {
   return true;
 }
 
-// A call whose operand ends up with what another call's got: all follows if it had been given that.
+// Finds a call whose operand got what another call's should: all follows if it had been given that.
 std::optional<Finding> shared_buffer(Machine& machine, const Evidence& evidence,
                                      const std::vector<CallOnRanks>& calls,
                                      const DistributedRun& run) {

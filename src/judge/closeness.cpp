@@ -18,8 +18,8 @@ double rounded_to(DType dtype, double value) {
   std::frexp(value, &exponent);  // |value| in [2^(exponent-1), 2^exponent)
   const int lowest_bit = std::max(exponent - t.significand_bits, t.min_exponent);
   const double rounded = std::ldexp(std::nearbyint(std::ldexp(value, -lowest_bit)), lowest_bit);
-  // float32 and bfloat16 have float32's exponents, float16 its own: 2^(3 - min - bits) is one past
-  // the largest power, as the smallest subnormal is 2^(2 - bias - bits + 1) and the bias symmetric.
+  // float32 and bfloat16 share exponents, float16 has its own. 2^(3 - min - bits) is one past the
+  // largest power, since the smallest subnormal is 2^(2 - bias - bits + 1) and the bias symmetric.
   const int overflow_exponent = 3 - t.min_exponent - t.significand_bits;
   return std::abs(rounded) >= std::ldexp(1.0, overflow_exponent) ? std::copysign(kInfinity, value)
                                                                  : rounded;

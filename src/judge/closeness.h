@@ -1,7 +1,7 @@
-// When an observed value counts as the wanted one, and how far apart two tensors are. NaN equals
-// NaN, an infinity equals itself, -0 equals 0; all else is within an absolute bound by element. A
-// bound of 0 asks for the same value, an infinite one accepts anything (the rounding error may be
-// of any size there), and a NaN is no bound and asks for the same value.
+// Decides when an observed value counts as the wanted one, and how far apart two tensors are. NaN
+// equals NaN, an infinity equals itself, -0 equals 0; everything else must lie within an absolute
+// bound by element. A bound of 0 or NaN asks for the same value, and an infinite one accepts
+// anything, since the rounding error may have any size there.
 #pragma once
 
 #include <algorithm>
@@ -14,23 +14,23 @@
 
 namespace distgrad {
 
-// Half the distance from 1 to the next value: the largest relative error of one rounding.
+// Returns half the distance from 1 to the next value: the largest relative error of one rounding.
 double unit_roundoff(DType);
 
-// To the nearest value of the dtype, ties to even; beyond the largest one infinite.
+// Rounds to the nearest value of the dtype, ties to even, and to infinity beyond the largest one.
 double rounded_to(DType, double value);
 
 struct Difference {
   bool equal = true;
   std::int64_t first = -1;   // row-major element of the first difference; -1: none
   double max_abs_error = 0;  // over all elements, equal ones included
-  double max_rel_error =
-      0;  // against the wanted value; where that is 0 only if the element differs
-  // At the element with the largest error, among those that differ where some do; the largest bound
-  // where every element is exactly what is wanted.
+  // Holds the error relative to the wanted value; where that is 0 only elements that differ count.
+  double max_rel_error = 0;
+  // Holds the bound at the element with the largest error, among those that differ if any do. If
+  // every element is exactly the wanted one, it is the largest bound.
   double bound = 0;
 
-  // `other` comes after this one: its first difference counts only where this has none.
+  // Joins a later tensor's difference: its first difference counts only if this one has none.
   void add(const Difference& other);
 
  private:
@@ -43,7 +43,7 @@ struct Difference {
   double largest_bound_ = 0;
 };
 
-// `bound_at(i)` is the bound of element i. Both spans have the same length.
+// Compares two spans of the same length. `bound_at(i)` is the bound of element i.
 template <class BoundAt>
 Difference difference(std::span<const double> observed, std::span<const double> wanted,
                       const BoundAt& bound_at) {
@@ -51,7 +51,7 @@ Difference difference(std::span<const double> observed, std::span<const double> 
   const std::size_t n = wanted.size();
   for (std::size_t i = 0; i < n; ++i) {
     const double bound = bound_at(i);
-    // The usual element is exactly right. NaN, and infinity minus itself, take the long way.
+    // Usually the element is exactly right. NaN, and infinity minus itself, take the long way.
     if (observed[i] - wanted[i] == 0) {
       result.largest_bound_ = std::max(result.largest_bound_, bound);
     } else {
@@ -62,17 +62,17 @@ Difference difference(std::span<const double> observed, std::span<const double> 
   return result;
 }
 
-// One memory: the very same elements, which no bound tells apart.
+// Returns true if both are the same memory, so that no bound tells them apart.
 inline bool is_same_memory(std::span<const double> a, std::span<const double> b) {
   return a.data() == b.data() && a.size() == b.size();
 }
 
 bool within(double observed, double wanted, double bound);
 
-// No bound: every element must be the wanted one.
+// Asks for the wanted value of every element.
 inline double no_slack(std::size_t) { return 0; }
 
-// The largest finite absolute value; 0 where there is none.
+// Returns the largest finite absolute value, or 0 if there is none.
 double largest_magnitude(std::span<const double> values);
 
 }  // namespace distgrad

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kMostBoundsKept = std::int64_t{1} << 20;  // elements of a tensor
 
-// What every input of the case is compared with.
+// Holds what every input of the case is compared with.
 struct ComparisonContext {
   const Program& program;
   const Objective& declared;
@@ -28,7 +28,7 @@ const Array* array_at(const std::vector<std::optional<Array>>& parts, std::size_
   return part < parts.size() && parts[part] ? &*parts[part] : nullptr;
 }
 
-// One input: its parts against the truth, and against the truth of every other objective.
+// Compares one input's parts with the truth, and with the truth of every other objective.
 class InputComparison {
  public:
   InputComparison(const ComparisonContext& ground, const Input& input, std::size_t gradient)
@@ -74,7 +74,7 @@ class InputComparison {
   }
 
  private:
-  // Local inputs have a truth for each part, which is a rank; the others one for all parts.
+  // Local inputs have a truth for each part, which is a rank; the others have one for all parts.
   std::size_t truth_index(std::size_t part) const { return input_.is_local() ? part : 0; }
 
   bool has_wrong_shape(const Part& part, const Array& wanted) const {
@@ -93,7 +93,7 @@ class InputComparison {
     // A missing gradient stands for zeros only where the truth is 0, which no tolerance stretches.
     const Tolerance tolerance = part.lacks_a_piece ? Tolerance{} : ground_.tolerance;
     const ElementBound bound(tolerance, *wanted, derived, part.is_sum || divided_);
-    // A rank has said that it is the truth: nobody need read it.
+    // The rank's gradient is the truth's own memory, so it need not be read.
     if (part.value && bound.is_zero() && is_same_memory(part.value->values(), wanted->values()))
       return;
     const Array observed = part.value ? *part.value : zeros_like(*wanted);
@@ -143,8 +143,7 @@ class InputComparison {
     }
   }
 
-  // Where the ranks' gradients were joined or summed; of several such tensors the first that
-  // differs.
+  // Keeps the ranks' joined or summed tensor. Of several, the first that differs.
   void keep_observed_full() {
     if (input_.is_local() || parts_.empty()) return;
     const Part& shown = parts_[first_differing_.value_or(0)];

@@ -14,16 +14,16 @@ namespace distgrad {
 //   simulation = simulate(asked);                    // simulation.invalid: a user's error
 //   check_replicated(asked, objective, simulation)   // likewise
 //   compare(case, asked, simulation, run)
-// and where the gradients differ, the same once more with Detail::kEveryRank if that asks for more
-// rows, so that diagnosis knows every objective. Rows may lack (a golden file has the declared
-// objective's alone): then `matches` has the objectives that the rows determine.
+// Where the gradients differ, the last two steps repeat with Detail::kEveryRank if that asks for
+// more rows, so that diagnosis knows every objective. Rows may be missing (a golden file has only
+// the declared objective's); then `matches` has the objectives that the rows determine.
 //
-// `run` must have come back from every rank without error or skip; without a run (--simulate,
-// golden files) only what guards the simulation is compared, and the gradients hold the truth
-// alone. The tolerance is the scenario's; the file's `truth` counts as Case says it applies.
+// `run` must have come back from every rank without error or skip. Without a run (--simulate,
+// golden files) only the simulation's guards are compared, and the gradients hold only the truth.
+// The tolerance is the scenario's; the file's `truth` counts if Case says that it applies.
 //
-// Where nobody asks which other objectives the gradients would be right under, these need not be
-// worked out: then `matches` and `truth_by_objective` stay empty.
+// kLeftOut saves work if nobody asks which other objectives the gradients would be right under.
+// `matches` and `truth_by_objective` then stay empty.
 enum class OtherObjectives { kCompared, kLeftOut };
 
 CaseComparison compare(const Case&, const SimulateRequest& asked, const Simulation&,

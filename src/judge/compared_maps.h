@@ -1,4 +1,4 @@
-// What the names of wrong backwards look at, and the questions that many of them ask.
+// Holds what predicates for wrong backwards look at, and answers questions that many of them ask.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ struct ComparedMaps {
 bool is_of(const ComparedMaps&, ReduceOp);
 bool picks(const ComparedMaps&);  // min or max
 
-// holds(to, from, measured block, right block) for all.
+// Returns true if holds(to, from, measured block, right block) is true for all blocks.
 template <class Holds>
 bool for_all(const ComparedMaps& maps, const Holds& holds) {
   for (std::size_t t = 0; t < maps.seen.to.size(); ++t)
@@ -28,7 +28,7 @@ bool for_all(const ComparedMaps& maps, const Holds& holds) {
   return true;
 }
 
-// A copy where `counts` says so, 0 elsewhere.
+// Returns true if each block is a copy where `counts` says so, and 0 elsewhere.
 template <class Counts>
 bool copies_where(const ComparedMaps& maps, const Counts& counts) {
   return for_all(maps,
@@ -37,28 +37,28 @@ bool copies_where(const ComparedMaps& maps, const Counts& counts) {
                  });
 }
 
-// The one number by which all that is right was multiplied; `size` in its place stands for each
-// group's own size, and 1 / size for that.
+// Returns the one number by which everything right was multiplied. is_by_group_size tests for each
+// group's own size, or 1 / size, in its place.
 std::optional<double> common_factor(const ComparedMaps&);
 bool is_by_group_size(const ComparedMaps&, bool divided);
 
-// Of the group that the rank is in.
+// Returns the size of the group that the rank is in.
 std::size_t group_size(const ComparedMaps&, std::size_t rank);
 std::size_t place_in_group(const ComparedMaps&, std::size_t rank);
 bool shares_list(const std::vector<std::vector<int>>& partition, std::size_t a, std::size_t b);
-// The ranks of the list that the rank is in; nullptr where it is in none.
+// Returns the list that the rank is in, or nullptr if it is in none.
 const std::vector<int>* list_with(const std::vector<std::vector<int>>& partition, std::size_t rank);
 bool is_in_group(const ComparedMaps&, std::size_t a, std::size_t b);
 
-// Some of what is right is there as it should be, and the rest of it is not there.
+// Returns true if some right contributions are there, unchanged, and the rest are zero.
 bool is_part_of_right(const ComparedMaps&);
 
-// By element of one rank's operand: how what it got compares with what is right.
+// Says how the gradient of one element of a rank's operand compares with the right one.
 enum class ElementState { kRight, kOwnPart, kOther };
 ElementState state_of(const ComparedMaps&, std::size_t rank, std::size_t element);
 
-// `special(rank, element)`: where the op has no plain derivative. Whether all else is right, or the
-// own part of it, and some special element is neither.
+// `special(rank, element)` marks elements where the op has no plain derivative. Returns true if all
+// other elements are right, or have their own part of it, and some special element has neither.
 template <class Special>
 bool is_wrong_only_where(const ComparedMaps& maps, const Special& special) {
   bool some = false, all_right = true, all_own = true;
@@ -76,10 +76,10 @@ bool is_wrong_only_where(const ComparedMaps& maps, const Special& special) {
   return some;
 }
 
-// The operands' values at one element, over the rank's group.
+// Returns the operands' values at one element, over the rank's group.
 std::vector<double> values_at(const ComparedMaps&, std::size_t rank, std::size_t element);
 
-// Of min and max: where ranks tie for the extremum, and nowhere else.
+// Returns true, for min and max, if only elements where ranks tie for the extremum are wrong.
 bool is_wrong_only_at_ties(const ComparedMaps&);
 
 }  // namespace distgrad

@@ -49,7 +49,7 @@ bool is_whole(const DistributedRun& run, std::size_t inputs) {
   });
 }
 
-// The ranks whose gradients are others in the second run, by more than rounding may do.
+// Returns the ranks whose gradients changed in the second run by more than rounding may do.
 std::vector<int> ranks_that_changed(const Evidence& evidence, const DistributedRun& again) {
   const std::vector<double> all = post_sync_divisors(evidence.program(), evidence.which().objective,
                                                      evidence.divides_replicated());
@@ -99,9 +99,9 @@ bool has_invariant_input(const Program& program) {
   return false;
 }
 
-// Under one loss that all ranks compute, and for values of which every rank holds a copy, backwards
-// that take each rank's cotangent for the whole, or sum shares of it, are right as well
-// (Megatron's, say): they are blamed only where nothing else explains.
+// Returns true under one loss that all ranks compute, and for values of which every rank holds a
+// copy. Backwards that take each rank's cotangent for the whole, or that sum shares of it, are
+// right there as well (Megatron's, say), so they are blamed only if nothing else is.
 bool is_one_loss_along(const Evidence& evidence, const std::string& group) {
   const Objective& objective = evidence.which().objective;
   if (objective.kind == Objective::Kind::kReplicated || has_invariant_input(evidence.program()))
@@ -111,8 +111,8 @@ bool is_one_loss_along(const Evidence& evidence, const std::string& group) {
   });
 }
 
-// Of what is measured: x̄ is right where the cotangents of all ranks are one and the same value,
-// each of which stands for the whole loss; or gathers shares of one replicated operand.
+// Returns true if the measured x̄ is right when all ranks' cotangents are one value that stands for
+// the whole loss, or if it gathers shares of one replicated operand.
 bool is_right_for_one_loss(const Finding& finding) {
   if (finding.rule == "identity-backward" || finding.rule == "own-slice") return true;
   if (finding.collective == "copy") return finding.rule == "double-reduction";
@@ -183,13 +183,13 @@ class Diagnosis {
       findings_.insert(findings_.begin(), *changed_);
   }
 
-  // A call whose backward gives None has been reported as such.
+  // Skips this if a call whose backward gives None has been reported as such.
   void add_missing_gradients() {
     if (names(findings_, "no-gradient") || lacks_only_zeros(evidence_)) return;
     add(findings_, no_gradient_finding(evidence_, nullptr));
   }
 
-  // A call that is cut off from the graph says more than that its inputs got no gradient.
+  // A call that is cut off from the graph explains more than inputs without gradients do.
   void judge_between_and_missing() {
     std::vector<Finding> between;
     if (!evidence_.comparison().forward && knows_calls())
@@ -198,8 +198,8 @@ class Diagnosis {
     append(findings_, std::move(between));
   }
 
-  // Calls that were seen to write into a cotangent that others read: that counts more than what
-  // arithmetic on the gradients fits.
+  // Reports calls that wrote into a cotangent that others read. That was seen, so it counts more
+  // than what arithmetic on the gradients fits.
   std::vector<Finding> overwritten() {
     const auto wrote = [](const CallOnRanks& call) {
       return std::ranges::any_of(call.cotangents_after,
@@ -222,14 +222,15 @@ class Diagnosis {
     }
   }
 
-  // Where a call's backward runs twice, as for the gradient of a gradient, it is not reported.
+  // Returns true if every call was reported. A call whose backward runs twice, as for the gradient
+  // of a gradient, is not.
   bool knows_calls() const {
     const auto& steps = evidence_.program().steps;
     return static_cast<std::ptrdiff_t>(calls_.size()) ==
            std::count_if(steps.begin(), steps.end(), [](const Step& s) { return s.collective(); });
   }
 
-  // Of programs that call code: where its backward parts from the truth, if that can be measured.
+  // Says, for programs that call code, where the backward parts from the truth, if measurable.
   Finding unexplained_code() const {
     std::vector<std::string> parting;
     const Program& program = evidence_.program();
@@ -276,7 +277,7 @@ class Diagnosis {
   std::optional<DistributedRun> observed_;
   std::vector<CallOnRanks> calls_;
   std::optional<Finding> changed_;      // from one run to the next
-  std::vector<Finding> by_convention_;  // of calls that are right if there is one loss
+  std::vector<Finding> by_convention_;  // of calls that are right if there is only one loss
   std::vector<Finding> findings_;
 };
 
@@ -295,7 +296,7 @@ std::vector<Finding> diagnose(const Evidence& evidence, Machine* machine) {
     return findings;
   }
   if (machine) append(findings, Diagnosis(evidence, *machine).run());
-  // What is missing and zero in the truth has nothing to do with what is wrong.
+  // Gradients that are missing where the truth is zero are not why others are wrong.
   if (lacks_only_zeros(evidence)) add(findings, no_gradient_finding(evidence, nullptr));
   return findings;
 }

@@ -1,6 +1,6 @@
-// Why a case is not a match: findings, the most specific first. Each stage of the backward is
-// judged on what arrived at it: every collective call, what lies between the calls, what is done to
-// the gradients after backward. So any number of mistakes is found, each by itself.
+// Says why a case is not a match: findings, the most specific first. It judges each stage of the
+// backward on what arrived there: every collective call, what lies between the calls, and what
+// happens to the gradients after backward. So it finds several mistakes at once.
 #pragma once
 
 #include <vector>
@@ -10,8 +10,8 @@
 
 namespace distgrad {
 
-// Empty for a case that is right in everything, or whose truth is not decided. `machine` may be
-// null where nothing ran: then only what was compared is reported.
+// Returns an empty list for a case that is right, or whose truth is undecided. `machine` may be
+// null if nothing ran; then only the comparison is reported.
 std::vector<Finding> diagnose(const Evidence&, Machine* machine);
 
 }  // namespace distgrad

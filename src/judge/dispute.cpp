@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-// Elements of which the truth is not known take anything.
+// Gives elements whose truth is unknown an infinite bound.
 void open_bounds(const std::vector<UndecidedElement>& elements, std::vector<Gradient>& bounds) {
   for (const UndecidedElement& e : elements)
     for (Gradient& bound : bounds) {
@@ -47,7 +47,7 @@ double value_at(const std::optional<Array>& array, const std::vector<std::int64_
   return element < array->size() ? (*array)[element] : std::numeric_limits<double>::quiet_NaN();
 }
 
-// "x[2] on rank 1: the ranks hold 0, the loss's slope is 2"
+// Returns "x[2] on rank 1: the ranks hold 0, the loss's slope is 2".
 std::string difference_text(const GradientComparison& g) {
   const GradientComparison::Place& place = *g.first_difference;
   const auto rank = static_cast<std::size_t>(place.rank);
@@ -62,7 +62,7 @@ std::string difference_text(const GradientComparison& g) {
                      value_at(observed, place.index), value_at(truth, place.index));
 }
 
-// Why the truth of this place is not known.
+// Says why the truth of the first element that differs is unknown.
 std::string why_undecided(const GradientComparison& g, const Simulation& simulation) {
   const GradientComparison::Place& place = *g.first_difference;
   const bool local = !g.truth_by_rank.empty();
@@ -74,7 +74,7 @@ std::string why_undecided(const GradientComparison& g, const Simulation& simulat
   return "";
 }
 
-// What the code takes out of autograd, or makes of a gradient in a hook.
+// Says what the code takes out of autograd, or makes of a gradient in a hook.
 std::string texts_of(const std::vector<std::string>& cuts) {
   constexpr std::size_t kMost = 3;
   std::string text;
@@ -83,7 +83,7 @@ std::string texts_of(const std::vector<std::string>& cuts) {
   return text;
 }
 
-// Why what the ranks hold is what the code means.
+// Says why the ranks' gradients are what the code means.
 std::string meaning_text(const std::vector<std::string>& cuts) {
   constexpr std::string_view kHook = "a hook: ";
   std::vector<std::string> held, hooks;

@@ -1,4 +1,4 @@
-// What a diagnosis looks at, and the questions that all its parts ask of it.
+// Holds what a diagnosis looks at, and answers the questions that all its parts ask.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace distgrad {
 
-// One thing that had to equal the truth by itself: a rank's gradient of a local input, or the
-// assembled gradient of another layout.
+// Describes one tensor that must equal the truth by itself: a rank's gradient of a local input, or
+// the assembled gradient of another layout.
 struct ComparedPart {
   std::size_t input = 0;  // index into comparison.gradients
   std::vector<int> ranks;
@@ -24,8 +24,8 @@ struct ComparedPart {
 
 class Evidence {
  public:
-  // All but the simulation are only referred to. The comparison is of a run: its gradients have
-  // what was observed.
+  // Keeps references to all arguments but the simulation. The comparison must be of a run, whose
+  // gradients have what was observed.
   Evidence(const Case&, const SimulateRequest& asked, const Simulation&, const CaseComparison&);
 
   const Case& which() const { return which_; }
@@ -36,14 +36,14 @@ class Evidence {
   const Tolerance& tolerance() const;
   bool divides_replicated() const { return distgrad::divides_replicated(which_, program()); }
 
-  // The inputs that require grad, in the order of the gradients.
+  // Returns the inputs that require grad, in the order of the gradients.
   const std::vector<const Input*>& inputs() const { return inputs_; }
   const std::vector<ComparedPart>& parts() const { return parts_; }
 
   std::vector<int> differing_ranks() const;  // of any input
   std::vector<std::size_t> differing_inputs() const;
   double largest_bound(std::size_t input) const;  // of the truth, by index of the gradient
-  // The same without the room that users' code has for rounding: two runs of it round alike.
+  // Returns the same without the room for rounding in users' code: two runs of it round alike.
   double bound_between_runs(std::size_t input) const;
   std::vector<int> ranks_without_gradient() const;  // of an input whose piece there has elements
   std::vector<const Step*> collectives() const;
@@ -51,7 +51,7 @@ class Evidence {
  private:
   const Case& which_;
   const SimulateRequest& asked_;
-  Simulation simulation_;  // with the room that users' code has for rounding
+  Simulation simulation_;  // includes the room for rounding in users' code
   const CaseComparison& comparison_;
   std::vector<const Input*> inputs_;
   std::vector<ComparedPart> parts_;

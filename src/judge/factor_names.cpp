@@ -13,13 +13,13 @@
 namespace distgrad {
 namespace {
 
-constexpr double kLeastLossScale = 1024;  // of a GradScaler, which starts at 65536 and halves
+constexpr double kLeastLossScale = 1024;  // a GradScaler's scale starts at 65536 and halves
 
 bool is_near(double measured, double value, double precision) {
   return std::abs(measured - value) <= precision * std::abs(value);
 }
 
-// The number that the magnitude is, or is the inverse of.
+// Returns the number that the magnitude is, or is the inverse of.
 std::optional<int> size_near(double magnitude, double precision) {
   constexpr double kMost = 1e6;
   const double size = std::round(magnitude >= 1 ? magnitude : 1 / magnitude);
@@ -33,7 +33,8 @@ std::string amount_text(double magnitude) {
 }
 
 std::optional<double> small_ratio_near(double magnitude, double precision, bool narrow) {
-  const int most = narrow ? 4 : 16;  // where factors are less certain every number is near a ratio
+  const int most = narrow ? 4 : 16;  // the less exact the factors, the more numbers are near some
+                                     // ratio
   for (int denominator = 1; denominator <= most; ++denominator) {
     const double value = std::round(magnitude * denominator) / denominator;
     if (value != 0 && value <= 16 && value != 1 && is_near(magnitude, value, precision))
@@ -85,12 +86,12 @@ std::optional<NamedFactor> FactorNames::shown(double measured, double precision)
 }
 
 NamedFactor FactorNames::unnamed(double measured) {
-  int digits = 3;  // or as many as it takes not to look like 1
+  int digits = 3;  // or as many as it takes to differ from 1
   while (digits < 17 && number_text(std::abs(measured), digits) == "1") ++digits;
   return {measured, false, false, false, number_text(measured, digits) + " times", ""};
 }
 
-// What has that size: "the size of dp or tp, or the number of ranks"; empty: nothing.
+// Names what has that size, "the size of dp or tp, or the number of ranks", or returns "".
 std::string FactorNames::sized(int size) const {
   std::vector<std::string> axes, parts;
   for (const NamedCount& c : counts_)
@@ -104,7 +105,7 @@ std::string FactorNames::sized(int size) const {
   return fmt::format("{}", fmt::join(parts, ", or "));
 }
 
-// "2 x 8 or 4 x 4, with 2 = the size of dp, 4 = ..., 8 = ..."; empty: nothing.
+// Returns "2 x 8 or 4 x 4, with 2 = the size of dp, 4 = ..., 8 = ...", or "" if no product fits.
 std::string FactorNames::product_of(int size) const {
   std::set<int> factors;
   std::vector<std::string> products, legend;

@@ -1,5 +1,5 @@
-// What a constant factor between two gradients is, in words: a size that there is in the run, or
-// its inverse; a small ratio; the number itself.
+// Says in words what a constant factor between two gradients is: a size in the run or its inverse,
+// a small ratio, or the number itself.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace distgrad {
 
-// Something that there is in the run, and how often: an axis, a group, the ranks, the micro-batches
-// that the user counted.
+// Names something in the run and its count: an axis, a group, the ranks, or the micro-batches that
+// the user counted.
 struct NamedCount {
   enum class Kind { kAxis, kOther };  // text: "the size of dp or tp", "the number of ranks"
   std::string name;
@@ -24,25 +24,25 @@ struct NamedFactor {
   bool is_size = false;
   bool is_loss_scale = false;
   std::string amount;   // "1/4 of", "3 times", "the negative of"
-  std::string meaning;  // "4 = the number of ranks"; empty: nothing is that
+  std::string meaning;  // "4 = the number of ranks"; empty: no count fits
 
-  // `whole`: "the reference". "1/4 of the reference (4 = the number of ranks)"
+  // Returns "1/4 of the reference (4 = the number of ranks)" for `whole` "the reference".
   std::string of(std::string_view whole) const;
 };
 
 class FactorNames {
  public:
-  // `narrow`: the gradients are too coarse to tell 0.66 from 2/3 by more than a percent or two.
-  // `shown`: factors that have no name and that other gradients of the run are wrong by.
+  // `narrow` says that the gradients are too coarse to tell 0.66 from 2/3. `shown` has nameless
+  // factors by which other gradients of the run are wrong.
   FactorNames(std::vector<NamedCount> counts, bool narrow, std::vector<double> shown = {})
       : counts_(std::move(counts)), narrow_(narrow), shown_(std::move(shown)) {}
 
-  // `precision`: how far, relatively, the measured factor may lie off. Everything that fits is
-  // named, and nothing that there is not; of products and squares only where nothing else fits.
+  // Names everything that fits `measured` within the relative `precision`. It names products and
+  // squares only if nothing else fits.
   NamedFactor name(double measured, double precision) const;
-  // The one of those that others showed; nothing where it is none of them.
+  // Returns the one of the `shown` factors that fits, or nothing.
   std::optional<NamedFactor> shown(double measured, double precision) const;
-  // The number itself.
+  // Names the factor by its number.
   static NamedFactor unnamed(double measured);
 
  private:

@@ -60,8 +60,7 @@ std::vector<Index> indices(int n, bool with_a, bool with_k) {
   return all;
 }
 
-// The numbers of all rows by the rank that a term comes from, once it is known which piece it
-// takes.
+// Holds the numbers of all rows by the rank that a term comes from, for a known choice of pieces.
 class Pattern {
  public:
   Pattern(const FormulaView& view, std::vector<const FormulaRow*> rows, const Index& piece)
@@ -76,7 +75,7 @@ class Pattern {
     }
   }
 
-  // The right side, or nothing.
+  // Returns the right side of the formula, or "" if the pattern does not fit.
   std::string text() const {
     if (!fits_) return "";
     for (const auto& attempt :
@@ -179,7 +178,7 @@ class Pattern {
     return "";
   }
 
-  // One number a rank, times the sum or times one term.
+  // Tries one number a rank, times the sum or times one term.
   std::string by_row() const {
     std::vector<double> scale(static_cast<std::size_t>(view_.size), 0.0);
     for (std::size_t i = 0; i < rows_.size(); ++i)
@@ -197,7 +196,7 @@ class Pattern {
     return "";
   }
 
-  // The same for every rank, counted from its own place.
+  // Tries the same numbers for every rank, counted from its own place.
   std::string around_own() const {
     const auto at = [&](std::size_t i, int d) { return number(i, (rank(i) + d) % view_.size); };
     if (!all([&](std::size_t i, int d) { return at(i, d) == at(0, d); })) return "";
@@ -211,7 +210,7 @@ class Pattern {
   const FormulaView& view_;
   std::vector<const FormulaRow*> rows_;
   const Index& piece_;
-  std::vector<std::vector<double>> numbers_;  // [row][rank that it comes from]
+  std::vector<std::vector<double>> numbers_;  // [row][rank that the term comes from]
   bool fits_ = true;
 };
 
@@ -219,13 +218,13 @@ std::string left_side(const FormulaView& view, const std::string& r, const std::
   return "x̄_" + subscript(r) + (view.cuts_operand ? "[" + a + "]" : "");
 }
 
-// Which rows get anything: the left side, and what is said of the others.
+// Says which rows get anything: the left side, and what is said of the other rows.
 struct Extent {
   std::string left, otherwise;
   std::string receiver = "r";
 };
 
-// Where one rank alone gets anything, that rank is what `r` stands for.
+// Replaces `r` by the one rank that gets anything.
 std::string for_receiver(std::string text, const std::string& receiver) {
   for (const std::string before : {"_", "[", "≠"}) {
     for (std::size_t at = 0;
@@ -262,8 +261,8 @@ std::optional<Extent> extent_of(const FormulaView& view,
   return std::nullopt;
 }
 
-// Where a row takes all pieces of a cotangent alike, one term for them; nothing where some does
-// not.
+// Makes one term of the pieces of a cotangent that a row takes alike. Returns nothing if some row
+// does not take them alike.
 std::optional<FormulaView> with_pieces_summed(FormulaView view, int pieces) {
   for (FormulaRow& row : view.rows) {
     std::vector<FormulaTerm> terms;

@@ -13,7 +13,7 @@ bool has_own_derivative(const CollectiveCall& call) {
          (call.op == ReduceOp::kProduct || call.op == ReduceOp::kMin || call.op == ReduceOp::kMax);
 }
 
-// In which of the two ways the numbers are fewer; a sum's are those of copies.
+// Chooses the reading with fewer distinct numbers; a sum's numbers are those of copies.
 bool reads_by_derivative(const Measurement& m, const Blocks& blocks) {
   std::set<double> of_right, of_copy;
   bool all_right = true, all_copies = true;
@@ -46,7 +46,7 @@ std::vector<FormulaRow> rows_of(const Blocks& blocks, bool by_derivative) {
   return rows;
 }
 
-// Each rank's list and its place there.
+// Returns each rank's list and its place there.
 std::vector<std::pair<int, int>> places(const Measurement& m) {
   std::vector<std::pair<int, int>> places(m.world_size());
   for (int g = 0; g < std::ssize(m.partition); ++g)
@@ -54,7 +54,7 @@ std::vector<std::pair<int, int>> places(const Measurement& m) {
   return places;
 }
 
-// The rows of each group, in its own ranks; nothing where something crosses from group to group.
+// Returns the rows of each group, in the group's ranks, or nothing if a term crosses groups.
 std::optional<std::vector<std::vector<FormulaRow>>> by_group(const Measurement& m,
                                                              const std::vector<FormulaRow>& rows) {
   const auto place = places(m);

@@ -1,5 +1,5 @@
-// The terms of a formula: which pieces of which cotangents each piece of an operand gets, in one
-// group where all groups do the same, else in the world.
+// Holds the terms of a formula: which pieces of which cotangents each piece of an operand gets, in
+// one group if all groups do the same, else in the world.
 #pragma once
 
 #include <vector>
@@ -23,12 +23,13 @@ struct FormulaView {
   int size = 0;              // ranks
   bool is_of_group = false;  // ranks count within the group
   bool cuts_operand = false, cuts_output = false;
-  bool is_of_derivative = false;  // numbers multiply what is right, and not a copy
+  bool is_of_derivative = false;  // the numbers multiply the right contribution, not a copy
   bool sums_pieces = false;       // each term stands for all pieces of its cotangent
   std::vector<FormulaRow> rows;
 };
 
-// Of what was measured, or of what is right. `counts_in_groups`: as far as the groups do the same.
+// Views the measured or the right blocks. With `counts_in_groups` ranks count within the group if
+// all groups do the same.
 FormulaView view_of(const Measurement&, const Blocks&, bool counts_in_groups);
 
 }  // namespace distgrad

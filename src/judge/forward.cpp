@@ -11,10 +11,10 @@
 namespace distgrad {
 namespace {
 
-// A closed form is evaluated in float64, with an operator or some tens of them.
+// A closed form is evaluated in float64, with one to some tens of operators.
 constexpr double kClosedFormRoundings = 32 * 0x1p-53;
 
-// Notes a difference of one rank's value in `found`, which is made where there is none yet.
+// Notes a difference of one rank's value in `found`, which it makes if there is none yet.
 void compare_value(const Tolerance& tolerance, const Array& simulated, const Array& distributed,
                    const Array* bound, int rank, std::optional<ForwardDifference>& found) {
   std::vector<std::int64_t> index;
@@ -94,7 +94,7 @@ GuardDifference guard_difference(const Program& program, const std::string& inpu
   return d;
 }
 
-// simulated/wanted where that is one number for all pairs of elements, to within rounding.
+// Finds simulated/wanted, if it is one number for all pairs of elements to within rounding.
 class RatioOfAll {
  public:
   void add(std::span<const double> simulated, std::span<const double> wanted) {
@@ -119,7 +119,7 @@ bool applies(const Case& which, const Program::Truth& truth) {
   return !(is_figure && which.world_size_overridden);
 }
 
-// Element of the first figure that is not the simulation's; -1: none.
+// Returns the element of the first figure that differs from the simulation's, or -1.
 std::int64_t first_wrong(const Program& program, const Program::Truth& truth,
                          const Array& simulated, const Array& wanted, const Array* bound) {
   const bool closed_form = std::holds_alternative<Expression>(truth.value);
@@ -152,7 +152,7 @@ std::optional<GuardDifference> loss_of_one_device(const Program& program,
     if (r < simulation.loss_bounds.size())
       bound += weights[r] * bound_in_float64(simulation.loss_bounds[r], program.dtype);
   }
-  // The weighted sum is computed here.
+  // The weighted sum is computed here, which adds roundings.
   if (std::isfinite(magnitude)) bound += static_cast<double>(weights.size()) * 0x1p-53 * magnitude;
   if (within(value, *simulation.single_loss, bound)) return std::nullopt;
   GuardDifference d;
@@ -170,7 +170,7 @@ std::optional<ForwardDifference> forward_difference(const Tolerance& tolerance,
                                                     const Program& program,
                                                     const Simulation& simulation,
                                                     const DistributedRun& run) {
-  std::size_t reported = 0;  // the ranks send the values of these steps alone
+  std::size_t reported = 0;  // the ranks send the values of these steps only
   for (const Step& step : program.steps) {
     if (!step.is_reported()) continue;
     const auto simulated =
@@ -230,7 +230,7 @@ std::optional<GuardDifference> program_difference(const Program& program,
         found = guard_difference(program, single.input, p, *simulated, *wanted, d.first);
     }
   }
-  // One factor for every gradient says more than that of the loss.
+  // One factor for every gradient says more than the factor of the loss.
   if (found && ratio.get() && *ratio.get() != 1) found->factor = ratio.get();
   return found;
 }

@@ -21,7 +21,7 @@ std::string guarded_value(const GuardDifference& d) {
   return d.input + (d.rank >= 0 ? fmt::format(" on rank {}", d.rank) : "") + index_phrase(d.index);
 }
 
-// What every rank's forward value is of the right one, where that is one number.
+// Returns the factor between every rank's forward value and the right one, if it is one number.
 std::optional<double> factor_of_forward(const std::vector<Array>& distributed,
                                         const std::vector<Array>& simulated, double roundoff) {
   std::optional<double> factor;
@@ -40,13 +40,13 @@ std::optional<double> factor_of_forward(const std::vector<Array>& distributed,
       ++compared;
     }
   }
-  // One element is always some number times another, and a factor of almost one is none.
+  // One element is always some number times another, and a factor near 1 says nothing.
   if (compared < 2 || std::abs(*factor - 1) < 1e-3) return std::nullopt;
   const double whole = std::abs(*factor) < 1 ? 1 / std::round(1 / *factor) : std::round(*factor);
   return std::abs(*factor - whole) <= 64 * roundoff * std::abs(whole) ? whole : *factor;
 }
 
-// The index of the element that is furthest off, of tensors of one shape.
+// Returns the index of the element that is furthest off. Both tensors must have one shape.
 std::vector<std::int64_t> furthest_off(const Array& held, const Array& wanted) {
   if (held.shape() != wanted.shape()) return {};
   std::int64_t furthest = 0;
@@ -57,11 +57,11 @@ std::vector<std::int64_t> furthest_off(const Array& held, const Array& wanted) {
   return index_of(wanted.shape(), furthest);
 }
 
-// "; nowhere by more than 0.2 % of the largest value: ...", where that is so little that a cast may
-// be all there is to it.
+// Returns "; nowhere by more than 0.2 % of the largest value: ..." if that is so little that a cast
+// may be the only cause.
 std::string narrowness_phrase(const ForwardDifference& d) {
-  constexpr double kMostOfACast =
-      1.0 / 128;  // half a unit in the last place of bfloat16, and the sum of two such
+  // Equals half a unit in the last place of bfloat16, times two for a sum of two such values.
+  constexpr double kMostOfACast = 1.0 / 128;
   double off = 0, largest = 0;
   for (const int rank : d.ranks) {
     const Array &held = d.distributed[static_cast<std::size_t>(rank)],
@@ -145,7 +145,7 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
                                    fmt::join(held.shape(), ", "), fmt::join(wanted.shape(), ", ")));
       continue;
     }
-    // Where what is shown of both reads the same, the element that differs says more.
+    // If both print alike, show the element that differs instead.
     const bool first = d->ranks[i] == d->rank, alike = array_phrase(held) == array_phrase(wanted);
     const auto index = first || !alike ? d->index : furthest_off(held, wanted);
     const auto shown = [&](const Array& a) {

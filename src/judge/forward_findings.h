@@ -1,5 +1,5 @@
-// What is wrong before any backward: the file's own figures, its program, a value on the way
-// forward.
+// Reports what is wrong before any backward: the file's own figures, its program, or a forward
+// value.
 #pragma once
 
 #include <optional>

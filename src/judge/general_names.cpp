@@ -1,4 +1,4 @@
-// Names of parts of what is right, and of what stands in their place.
+// These names describe a part of what is right, or what stands in its place.
 #include "judge/names.h"
 
 #include <fmt/format.h>
@@ -47,7 +47,7 @@ std::string leaves_rest_off_root(const ComparedMaps& maps) {
                        : "";
 }
 
-// Of the cotangents that count: those that a target piece lacks, by rank of the world.
+// Returns the world ranks whose cotangents count for some target piece that lacks them.
 std::set<std::size_t> lacking(const ComparedMaps& maps) {
   std::set<std::size_t> ranks;
   for_all(maps, [&](const PieceOf&, const PieceOf& from, const Block& seen, const Block& right) {
@@ -57,7 +57,7 @@ std::set<std::size_t> lacking(const ComparedMaps& maps) {
   return ranks;
 }
 
-// Whether exactly the contributions that `lacks` names are absent.
+// Returns true if exactly the contributions that `lacks` names are absent.
 template <class Lacks>
 bool lacks_exactly(const ComparedMaps& maps, const Lacks& lacks) {
   return for_all(
@@ -71,7 +71,7 @@ bool counts_own_alone(const ComparedMaps& maps) {
                        [](const PieceOf& to, const PieceOf& from) { return to.rank != from.rank; });
 }
 
-// The ranks whose cotangents are lacking wherever they count; empty where others are lacking, too.
+// Returns the ranks whose cotangents are absent wherever they count, or nothing if others are, too.
 std::set<std::size_t> lacking_everywhere(const ComparedMaps& maps) {
   std::set<std::size_t> ranks = lacking(maps);
   const bool holds = lacks_exactly(
@@ -79,8 +79,8 @@ std::set<std::size_t> lacking_everywhere(const ComparedMaps& maps) {
   return holds ? ranks : std::set<std::size_t>();
 }
 
-// A ring of sends to the next rank brings the cotangents of the ranks before one, nearest first:
-// cut short, those of the ranks just after it are lacking, and the other way round.
+// Sends around a ring to the next rank bring the cotangents of the ranks before, nearest first. A
+// ring that is cut short lacks those of the ranks just after it, and the other way round.
 std::string stops_ring_early(const ComparedMaps& maps) {
   if (!is_part_of_right(maps) || counts_own_alone(maps) || !lacking_everywhere(maps).empty())
     return "";
@@ -132,7 +132,8 @@ std::vector<int> ranks_lacking(const ComparedMaps& maps) {
   return {ranks.begin(), ranks.end()};
 }
 
-// Right in the lists of which root has the same number as in the world, and nothing in the others.
+// Recognises a backward that is right in lists whose root has the same number in the world, and
+// gives nothing in the others.
 std::string forgets_root_elsewhere(const ComparedMaps& maps) {
   if (!traits(maps.m.call().kind).takes_root) return "";
   const int root = maps.m.call().root;
@@ -155,7 +156,7 @@ std::string forgets_root_elsewhere(const ComparedMaps& maps) {
              : "";
 }
 
-// Of each rank's cotangents those count that are of its own list in another group of the program.
+// Recognises a backward that counts the cotangents of the rank's list in another group.
 std::string counts_in_other_group(const ComparedMaps& maps) {
   for (const Group& group : maps.m.program->groups) {
     const auto partition = maps.m.program->partition_of(group.name);
@@ -184,9 +185,9 @@ std::string counts_in_other_group(const ComparedMaps& maps) {
   return "";
 }
 
-// Every contribution is a whole piece, as it should be, but some are other pieces than is right.
+// Recognises a backward that copies whole pieces, as it should, but some wrong ones.
 std::string takes_other_pieces(const ComparedMaps& maps) {
-  std::optional<double> number;  // with which pieces count
+  std::optional<double> number;  // by which pieces are multiplied
   const bool is_moving =
       for_all(maps, [&](const PieceOf&, const PieceOf&, const Block&, const Block& right) {
         if (right.is_zero) return true;

@@ -1,4 +1,4 @@
-// What a diagnosis may ask of the simulators and of the ranks that ran the case.
+// Declares what a diagnosis may ask of the simulators and of the ranks that ran the case.
 #pragma once
 
 #include <optional>
@@ -11,18 +11,18 @@ class Machine {
  public:
   virtual ~Machine() = default;
 
-  // Never throws for a program that cannot be simulated (Simulation::invalid).
+  // Never throws for a program that cannot be simulated (see Simulation::invalid).
   virtual Simulation simulate(const SimulateRequest&) = 0;
 
-  // The case once more, by the same subject, with every collective call reported. Nothing where
-  // that run fails.
+  // Runs the case once more with the same subject and reports every collective call. Returns
+  // nothing if that run fails.
   virtual std::optional<DistributedRun> observe() = 0;
 
-  // This program, by the case's subject, each rank's backward started with its weight. Nothing
-  // where that run fails.
+  // Runs this program with the case's subject; each rank's backward starts with its weight. Returns
+  // nothing if that run fails.
   virtual std::optional<DistributedRun> run(const Program&, const std::vector<double>& weights) = 0;
 
-  // The one call of `program`, driven by the case's subject. Nothing where that run fails.
+  // Drives the one call of `program` with the case's subject. Returns nothing if that run fails.
   virtual std::optional<DistributedRun> drive(const Program& program, const Drive&) = 0;
 };
 

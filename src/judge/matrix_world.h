@@ -1,6 +1,5 @@
-// For tests: one collective call of N ranks whose backward is whatever function of the joint
-// cotangents a test gives, and a machine that answers for it. What is right is another such
-// function.
+// Fakes, for tests, one collective call of N ranks whose backward is any function of the joint
+// cotangents that a test gives, and a machine that answers for it. Another such function is right.
 #pragma once
 
 #include <functional>
@@ -19,7 +18,7 @@ using Backward = std::function<Joint(const Joint& cotangents)>;
 
 class MatrixWorld : public Machine {
  public:
-  // Every rank's operand and output have these shapes; the operands' values are `value(rank,
+  // Gives each rank's operand and output these shapes, and operands the values `value(rank,
   // element)`.
   MatrixWorld(
       int ranks, CollectiveCall call, Shape operand, Shape output, Backward right,
@@ -75,7 +74,7 @@ class MatrixWorld : public Machine {
     return run;
   }
 
-  // What is found out about this backward.
+  // Holds what the diagnosis finds out about this backward.
   struct Found {
     std::string finding, formula, right, happened;
     std::vector<std::vector<double>> coefficients;
@@ -128,10 +127,10 @@ class MatrixWorld : public Machine {
   Drive layout;  // the last one asked for
   bool refuses = false;
   int simulations = 0;
-  std::optional<Measured::Matrices> matrices;  // of what was found last
+  std::optional<Measured::Matrices> matrices;  // of the last backward measured
 
  private:
-  // Each rank's stacked answers to the cotangents that the driving program has.
+  // Returns each rank's stacked answers to the cotangents in the driving program.
   std::vector<std::optional<Array>> answered(const Program& driven, const Backward& f) {
     const auto& stacked = std::get<std::vector<Array>>(driven.inputs[1].value);
     const auto count = static_cast<std::size_t>(stacked[0].shape()[0]);
@@ -178,7 +177,7 @@ inline Backward by_coefficients(std::function<double(int r, int k)> c) {
   };
 }
 
-// Of what is stacked or cut: x̄_r[a] = Σ c(r, a, k, b) ȳ_k[b], pieces of `size` elements each.
+// Works on pieces of `size` elements each: x̄_r[a] = Σ c(r, a, k, b) ȳ_k[b].
 inline Backward by_pieces(int size, int operand_pieces, int output_pieces,
                           std::function<double(int r, int a, int k, int b)> c) {
   return [=](const Joint& y) {

@@ -10,7 +10,7 @@
 namespace distgrad {
 namespace {
 
-// One column of the matrices: what a unit in one element of one rank's output is answered with.
+// Holds one column of the matrices: the answer to a unit in one element of one rank's output.
 struct Column {
   std::size_t rank = 0, element = 0;
   Joint measured, right;
@@ -31,7 +31,7 @@ std::size_t place_of(const Elements& piece, std::size_t element) {
   return static_cast<std::size_t>(std::find(piece.begin(), piece.end(), element) - piece.begin());
 }
 
-// What the blocks make of a unit whose right answer is known.
+// Returns the blocks' answer to a unit whose right answer is known.
 Joint answer_of(const Measurement& m, const Blocks& blocks, const Column& column) {
   Joint answer = column.right;
   for (std::size_t t = 0; t < blocks.to.size(); ++t)

@@ -1,4 +1,4 @@
-// What a finding says was measured, and what is right: formulas, numbers and matrices.
+// Fills in what a finding says was measured and what is right: formulas, numbers and matrices.
 #pragma once
 
 #include "judge/blocks.h"
@@ -6,8 +6,7 @@
 
 namespace distgrad {
 
-// Its matrices come from the simulator and the numbers of the blocks where the measurement is not
-// by element itself.
+// Unless measured by element, the matrices come from the simulator and the blocks' numbers.
 Measured measured_field(Machine&, const Measurement&, const Blocks& measured, const Blocks& right);
 
 }  // namespace distgrad

@@ -12,7 +12,7 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kFewUnits = 96;     // enough for a picture
-constexpr std::size_t kMostUnits = 1024;  // where nothing coarser describes the backward
+constexpr std::size_t kMostUnits = 1024;  // if nothing coarser describes the backward
 constexpr std::size_t kMostProbes = 256;
 constexpr std::size_t kMostNumbers = std::size_t{1} << 22;  // that one rank gets or sends
 
@@ -24,8 +24,8 @@ Joint nothing(const CallOnRanks& seen) {
   return joint;
 }
 
-// Integers that are no 0, of few bits, so that sums of them are exact in every dtype but the
-// narrowest; or of as many bits as the dtype has, which no narrower one keeps.
+// Draws nonzero integers: of few bits, so that their sums are exact in every dtype but the
+// narrowest, or of as many bits as the dtype has, which no narrower one keeps.
 class DTypeNumbers {
  public:
   explicit DTypeNumbers(DType dtype) : bits_(traits(dtype).significand_bits) {}
@@ -90,19 +90,19 @@ void add_pieces(Measurement& m, DTypeNumbers& numbers) {
     }
 }
 
-// The joint cotangents behind the columns: by these names.
+// Names the joint cotangents, which follow the columns.
 enum JointCotangent : std::size_t { kTotal, kWide, kAgain, kJointCotangents };
 
 void add_joint(Measurement& m, DTypeNumbers& numbers) {
   m.cotangents.push_back(sum_of(m.cotangents, m.probes.size()));
   m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.wide(); }));
   m.cotangents.push_back(m.cotangents[m.first_joint() + kTotal]);
-  m.random_cotangents = 2;  // the repeated one is none
+  m.random_cotangents = 2;  // the repeated one does not count
 }
 
 double largest(const std::vector<double>& values) { return largest_magnitude(values); }
 
-// Whether two responses are the same, each but for rounding. NaN is no answer, and tells nothing.
+// Returns true if two responses are the same but for rounding. NaN is no answer and is ignored.
 bool is_same(const Measurement& m, const Joint& a, const Joint& b, std::size_t cotangent) {
   for (std::size_t r = 0; r < a.size(); ++r) {
     const double room = 2 * resolution(m, cotangent, r);
@@ -125,7 +125,7 @@ std::string rank_that_differs(const Measurement& m, const Joint& seen, const Joi
   return "";
 }
 
-// Of a backward that is not additive the smallest thing that shows it: zeros, or a multiple.
+// Finds the smallest example that shows that a backward is not additive: zeros, or a multiple.
 std::string shown_by_smaller_ones(Machine& machine, const Measurement& m) {
   constexpr double kFactor = -3;
   const std::size_t total = m.first_joint() + kTotal;
@@ -151,7 +151,7 @@ void note_what_joint_ones_show(Machine& machine, Measurement& m) {
   using Kind = Measurement::Kind;
   if (!is_same(m, values[again], values[total], total)) {
     const auto second = measured_responses(machine, *m.program, *m.seen, m.cotangents);
-    // But for the first: what came before that one is not known.
+    // The first is left out, since what came before it is unknown.
     const bool is_alike = second && std::equal(second->values.begin() + 1, second->values.end(),
                                                values.begin() + 1, values.end());
     m.kind = is_alike ? Kind::kStateful : Kind::kNotRepeatable;
@@ -170,7 +170,7 @@ std::size_t pieces_in(const std::vector<Pieces>& by_rank) {
   return count;
 }
 
-// Of many ranks there are more pieces than can be tried: then a rank's output is one.
+// Makes a rank's output one piece. With many ranks there are more pieces than can be tried.
 void join_pieces(Pieces& pieces) {
   Elements all;
   for (const Elements& piece : pieces) all.insert(all.end(), piece.begin(), piece.end());

@@ -1,6 +1,6 @@
-// The backward of one collective call, measured: driven with cotangents that come from one piece of
-// one rank's output each, which gives the columns of its matrix M, and with some from all ranks at
-// once, which show whether it is linear at all. Beside it what is right for the same cotangents.
+// Measures the backward of one collective call. Cotangents from one piece of one rank's output each
+// give the columns of its matrix M; some from all ranks at once show whether it is linear at all.
+// It holds the right answers to the same cotangents beside them.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@
 
 namespace distgrad {
 
-// Where a cotangent is not 0.
+// Says where a cotangent is not 0.
 struct Probe {
   std::size_t rank = 0;   // of the world
   std::size_t piece = 0;  // of its output
-  bool is_unit = false;   // 1 in one element; else a number in each
+  bool is_unit = false;   // 1 in one element; else random numbers in each
   std::size_t element = 0;
 };
 
@@ -32,35 +32,35 @@ struct Measurement {
   Responses measured, right;      // by cotangent
   std::size_t random_cotangents = 0;
 
-  // What the joint cotangents show. Not empty: why M does not say what the backward does.
+  // Says what the joint cotangents show. If not kLinear, M does not describe the backward.
   enum class Kind { kLinear, kNotRepeatable, kStateful, kNotLinear };
   Kind kind = Kind::kLinear;
-  std::string shown;  // of those that are not linear: the smallest thing that shows it
+  std::string shown;  // if not linear: the smallest example that shows it
 
   const CollectiveCall& call() const { return seen->call(); }
   std::size_t world_size() const { return seen->operands.size(); }
-  // Indices into `cotangents`.
+  // Returns the index in `cotangents` of the first joint one.
   std::size_t first_joint() const { return probes.size(); }
 };
 
-// How far two responses to one cotangent may lie apart and count as one, on one rank.
+// Returns how far apart two responses to one cotangent may lie on one rank and count as equal.
 double resolution(const Measurement&, std::size_t cotangent, std::size_t rank);
 bool is_right(const Measurement&, std::size_t cotangent, std::size_t rank);
-// Whether what was measured is right for every cotangent tried.
+// Returns true if the measured answer to every cotangent tried is right.
 bool is_right(const Measurement&);
 
-// By piece: few cotangents, which suffice where each piece of x̄ is made of numbers times pieces.
-// Nothing where ranks or simulator refuse, or it would take too many cotangents.
+// Measures by piece: a few cotangents suffice if each piece of x̄ is a sum of numbers times pieces.
+// Returns nothing if ranks or simulator refuse, or it would take too many cotangents.
 std::optional<Measurement> measured(Machine&, const Program&, const CallOnRanks&);
 
-// The same with a unit for every element, where that is not too many.
+// Measures with a unit for every element, or returns nothing if these are too many.
 std::optional<Measurement> measured_by_element(Machine&, const Program&, const CallOnRanks&);
 
-// A measurement's units, one for each element of each rank's output, in this order; empty where
-// they are too many for a picture.
+// Returns a measurement's units, one for each element of each rank's output, in this order, or an
+// empty list if they are too many for a picture.
 std::vector<Joint> units_of(const CallOnRanks&);
 
-// "a basis of 12 cotangents and 5 random ones"
+// Returns "a basis of 12 cotangents and 5 random ones".
 std::string shown_by(const Measurement&);
 
 }  // namespace distgrad

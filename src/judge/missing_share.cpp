@@ -41,7 +41,7 @@ class ByLoss {
 
   bool is_known() const { return std::ssize(shares_) == evidence_.program().world_size; }
 
-  // Whether the ranks hold the sum of the shares that count: counts(rank, loss).
+  // Returns true if the ranks hold the sum of the shares for which counts(rank, loss) is true.
   template <class Counts>
   bool is_observed(const Counts& counts) const {
     for (std::size_t i = 0; i < evidence_.inputs().size(); ++i) {

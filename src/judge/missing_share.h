@@ -1,6 +1,5 @@
-// Whether what is missing is some losses' share of the gradients: arithmetic on what each rank's
-// loss contributes by itself, for programs in which no collective call can be looked into (code of
-// users).
+// Checks whether the gradients lack some losses' share, by arithmetic on what each rank's loss
+// contributes. It serves programs whose collective calls cannot be looked into (users' code).
 #pragma once
 
 #include <optional>
@@ -10,7 +9,7 @@
 
 namespace distgrad {
 
-// Only what each rank's own loss contributes is there, or one rank's loss contributes nothing.
+// Reports gradients that hold only what each rank's own loss contributes, or that lack one rank's.
 std::optional<Finding> missing_share_finding(Machine&, const Evidence&);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// Names of backwards that are not linear.
+// These name backwards that are not linear.
 #include "judge/names.h"
 
 #include <algorithm>

@@ -26,17 +26,17 @@ Weights unit(int world_size, int rank) {
   return weights;
 }
 
-// Different for every rank and without a pattern, so that no sum of differences with these weights
-// is 0 by chance; integers, so that exact gradients stay exact.
+// Returns a weight that differs for every rank without a pattern, so that no sum of differences
+// with these weights is 0 by chance. It is an integer, so that exact gradients stay exact.
 double mixing_weight(int rank) {
   std::uint64_t z = (static_cast<std::uint64_t>(rank) + 1) * 0x9E3779B97F4A7C15ull;
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   return static_cast<double>(1 + (z >> 48));
 }
 
-// Two weighted losses that are equal, gradient and all, exactly if the ranks agree as the objective
-// says: each rank's with its mixing weight, and each list's mixing weights all on its first rank.
-// Two backward passes instead of one for each rank.
+// Returns the weights of two losses that are equal, with their gradients, exactly if the ranks
+// agree as the objective says: each rank's loss with its mixing weight, and each list's mixing
+// weights all on its first rank. This takes two backward passes instead of one for each rank.
 std::pair<Weights, Weights> mixed_rows(const Program& program, const Objective& objective) {
   Weights own(to_index(program.world_size), 0.0), first(to_index(program.world_size), 0.0);
   for (const std::vector<int>& list : ranks_that_agree(program, objective)) {
@@ -53,7 +53,7 @@ void add_row(std::vector<Weights>& rows, Weights weights) {
     rows.push_back(std::move(weights));
 }
 
-// Elements of one row of gradients, as far as the program tells: an expression's shape it does not.
+// Counts the elements of one row of gradients, as far as the program tells their shapes.
 std::int64_t elements_of_a_row(const Program& program) {
   std::int64_t total = 0;
   for (const Input& input : program.inputs) {
@@ -73,7 +73,7 @@ std::int64_t elements_of_a_row(const Program& program) {
   return total;
 }
 
-// Σ factor · row, over the rows that were asked for.
+// Stands for Σ factor · row, over the rows that were asked for.
 using Combination = std::vector<std::pair<std::size_t, double>>;
 
 std::optional<Combination> combination_for(const std::vector<Weights>& rows,
@@ -103,10 +103,10 @@ bool is_exact_factor(double factor) {
   return scaled == std::nearbyint(scaled);
 }
 
-// Value and, where something was computed, the sum of the absolute terms.
+// Holds the value and, if something was computed, the sum of the absolute terms.
 struct Combined {
   std::optional<Array> value;
-  std::vector<double> magnitude;  // empty: that of the value
+  std::vector<double> magnitude;  // empty: equals the value's
 };
 
 Combined combined(const Simulation& simulation, const Combination& combination, std::size_t input,
@@ -127,8 +127,8 @@ Combined combined(const Simulation& simulation, const Combination& combination, 
   return {Array(like->shape(), std::move(value)), std::move(magnitude)};
 }
 
-// The declared objective's bounds and values; a bound grows with the weights of the losses, of
-// which there are at most as many times more.
+// Holds the declared objective's bounds and values. A bound grows with the weights of the losses,
+// of which there are at most world_size times as many.
 struct Declared {
   const Array* bounds = nullptr;
   const Array* values = nullptr;
@@ -186,7 +186,7 @@ ObjectiveTruth truth_for(const Simulation& simulation, const Combination& combin
   return truth;
 }
 
-// Losses that differ by no more than their rounding made the same number.
+// Replaces losses that differ by no more than their rounding with the same number.
 std::vector<double> equalised(const Program& program, const Simulation& simulation) {
   std::vector<double> losses = simulation.losses;
   const auto bound = [&](std::size_t r) {
@@ -202,8 +202,8 @@ std::vector<double> equalised(const Program& program, const Simulation& simulati
   return losses;
 }
 
-// Two rows (or combinations) of gradients that must be one. Loose by design: the same function in
-// another order of summation agrees to many digits, another function does not.
+// Reports two rows (or combinations) of gradients that must be equal. The tolerance is loose on
+// purpose: the same function, summed in another order, agrees to many digits; another does not.
 struct Disagreement {
   std::size_t input = 0;
   std::size_t part = 0;

@@ -16,7 +16,7 @@ using Partition = std::vector<std::vector<int>>;
 constexpr int kMostRoots = 8;
 constexpr const char* kReordered = "reordered_group";
 
-// By which members are grouped, whatever their order.
+// Returns the sets of members, whatever their order.
 std::set<std::set<int>> members(const Partition& partition) {
   std::set<std::set<int>> all;
   for (const auto& list : partition) all.insert(std::set<int>(list.begin(), list.end()));
@@ -62,7 +62,7 @@ void add_orders(const Program& program, const CollectiveCall& call, std::vector<
 
 // --- Groups and roots ---
 
-// What counts within the group must exist there.
+// Returns true if all that counts within the group exists there.
 bool fits(const CollectiveCall& call, const Partition& partition) {
   const int smallest = smallest_group(partition);
   if (call.root >= smallest) return false;

@@ -1,6 +1,6 @@
-// Calls that somebody may have made in backward in place of the right one: over another group, in
-// another order of its ranks, with another root. Each has a matrix of its own, which the simulator
-// gives, to hold a measured one against.
+// Lists calls that somebody may have made in backward in place of the right one: over another
+// group, in another order of its ranks, or with another root. The simulator gives the matrix of
+// each, to compare a measured one with.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ struct OtherCall {
   std::string happened;     // follows "the backward of all_reduce "
   std::string_view remedy;  // a sentence, imperative
   CollectiveCall call;
-  std::vector<Group> groups;  // that the program must have for it
+  std::vector<Group> groups;  // the groups that the program needs for it
 };
 
-// The likelier first.
+// Returns the likelier calls first.
 std::vector<OtherCall> other_calls(const Program&, const CollectiveCall&);
 
 }  // namespace distgrad

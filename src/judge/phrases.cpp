@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kShownElements = 6;
 constexpr std::size_t kListedRanks = 8;
 
-// Whether all that differs is zero, as off the root of a reduce, while some rank has what it
-// should.
+// Returns true if every gradient that differs is zero, as off the root of a reduce, while some rank
+// has what it should.
 bool are_zero_where_they_differ(const Evidence& evidence) {
   const std::vector<int> differing = evidence.differing_ranks();
   if (static_cast<int>(differing.size()) == evidence.program().world_size) return false;

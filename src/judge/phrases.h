@@ -1,4 +1,4 @@
-// Pieces of the findings' sentences.
+// Writes pieces of the findings' sentences.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +16,20 @@ std::string number_phrase(double value);                        // "20", "0.3333
 std::string array_phrase(const Array& array);                   // "20", "[1, 2, ... 5 more]"
 std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]"; "" for a scalar
 
-// Of the array's element; all of it where the index does not fit.
+// Writes one element of the array, or all of it if the index does not fit.
 std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index);
 
-// "a", "a and b", "a, b and c".
+// Returns "a", "a and b" or "a, b and c".
 std::string enumeration(const std::vector<std::string>& words);
 
-// "on every rank", "on rank 2", "on ranks 0 and 3"; many are counted: "on 12 of 64 ranks".
+// Returns "on every rank", "on rank 2", "on ranks 0 and 3" or, for many, "on 12 of 64 ranks".
 std::string on_ranks(const std::vector<int>& ranks, int world_size);
 
-// "The gradients are 1/2 of the truth on every rank", "The gradient of w is zero on every rank",
-// "The gradients of w and b differ from the truth on rank 1": no full stop.
+// Returns, without a full stop, "The gradients are 1/2 of the truth on every rank", "The gradient
+// of w is zero on every rank" or "The gradients of w and b differ from the truth on rank 1".
 std::string how_they_differ(const Evidence&, const std::optional<Scaling>&);
 
-// What the objective counts, e.g. "every rank's loss counts"; for one by axis its words explained.
+// Says what the objective counts, e.g. "every rank's loss counts"; explains one by axis.
 std::string meaning_of_objective(std::string_view spelled);
 
 }  // namespace distgrad

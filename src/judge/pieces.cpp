@@ -13,7 +13,7 @@ Pieces whole(const Shape& shape) {
   return {std::move(all)};
 }
 
-// Cut along a dim into pieces of these sizes; whole where they do not make it up.
+// Cuts along a dim into pieces of these sizes, or returns the whole if they do not add up to it.
 Pieces cut(const Shape& shape, std::size_t dim, const Sizes& sizes) {
   if (dim >= shape.size()) return whole(shape);
   const std::int64_t along = shape[dim];
@@ -37,7 +37,7 @@ std::size_t dim_of(const CollectiveCall& call, const Shape& shape) {
   return static_cast<std::size_t>(dim < 0 ? dim + static_cast<int>(shape.size()) : dim);
 }
 
-// One group's call, as one of its members made it.
+// Cuts one group's call, as one of its members made it.
 class Cutter {
  public:
   Cutter(const CallOnRanks& seen, const std::vector<int>& ranks, std::size_t place)
@@ -82,7 +82,7 @@ class Cutter {
     return Sizes(ranks_.size(), along / std::ssize(ranks_));
   }
 
-  // Of the members' operands, along the dim.
+  // Returns the lengths of the members' operands along the dim.
   Sizes lengths() const {
     Sizes all;
     for (std::size_t m = 0; m < ranks_.size(); ++m)

@@ -1,5 +1,5 @@
-// The pieces that a collective cuts its tensors into: one rank's slice of what is gathered, one
-// chunk of what is scattered. In terms of them its backward is a small matrix of numbers.
+// Finds the pieces into which a collective cuts its tensors: one rank's slice of a gathered tensor,
+// one chunk of a scattered one. In terms of them its backward is a small matrix of numbers.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace distgrad {
 
 using Elements = std::vector<std::size_t>;  // of a tensor, row-major
 
-// Of one rank's tensor, by rank of the group where the collective cuts it; else one with all
-// elements.
+// Holds the pieces of one rank's tensor, one for each rank of the group if the collective cuts it,
+// else one with all elements.
 using Pieces = std::vector<Elements>;
 
 struct PiecesOfCall {

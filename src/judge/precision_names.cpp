@@ -23,8 +23,7 @@ bool answers_in(const ComparedMaps& maps, DType narrow) {
 
 namespace {
 
-// How often either of the two of sixteen bits rounded on the way nobody knows, unless the answer
-// shows it.
+// Names the dtype. Which of the two 16-bit dtypes rounded is unknown unless the answer shows it.
 std::string_view name_of_narrow(const ComparedMaps& maps, DType narrow) {
   if (narrow == DType::kFloat32) return "float32";
   if (answers_in(maps, DType::kBFloat16)) return "bfloat16";

@@ -1,4 +1,4 @@
-// Names of backwards that went through a narrower dtype, for tables of names.
+// Names backwards that went through a narrower dtype, for tables of names.
 #pragma once
 
 #include <string>
@@ -7,15 +7,14 @@
 
 namespace distgrad {
 
-// What a detour over the narrower dtype may do to a gradient whose largest element, or cotangent,
-// is `largest`: it rounds each of the ranks' cotangents, and what is made of them before and after.
+// Returns how far a detour over the narrower dtype may move a gradient whose largest element, or
+// cotangent, is `largest`. It rounds each rank's cotangent, and the results before and after.
 double room_of_detour(DType narrow, std::size_t ranks, double largest);
 
-// Whether every answer to the joint probes is a number of that dtype: then it was rounded to it
-// last.
+// Returns true if every answer to the joint probes is a number of that dtype: it was rounded last.
 bool answers_in(const ComparedMaps&, DType narrow);
 
-// What is right but for the rounding of a narrower dtype; empty where it is not.
+// Describes a backward that is right except for rounding to a narrower dtype, else returns "".
 std::string went_through(const ComparedMaps&, DType narrow);
 
 template <DType narrow>
@@ -23,9 +22,8 @@ std::string goes_through(const ComparedMaps& maps) {
   return went_through(maps, narrow);
 }
 
-// The same of a backward whose own numbers were rounded, so that even cotangents of few bits are
-// not answered rightly: every answer is a number of that dtype, which another mistake's would not
-// be.
+// Does the same for a backward that rounded its own numbers, so that even cotangents of few bits
+// get wrong answers. It asks that every answer is a number of that dtype, unlike another mistake's.
 template <DType narrow>
 std::string answers_rounded(const ComparedMaps& maps) {
   return answers_in(maps, narrow) ? went_through(maps, narrow) : "";

@@ -14,13 +14,13 @@
 namespace distgrad {
 namespace {
 
-// So many one rank's part of the truth is measured of, element by element; of more, some are left
-// out (src/python/distgrad/ranks/differences.py).
+// The truth is measured of this many elements of one rank's part; above that some are left out
+// (src/python/distgrad/ranks/differences.py).
 constexpr std::int64_t kMostMeasured = 256;
 
 using ByRank = std::vector<Array>;
 
-// By input, as the ranks hold it. Nothing where the simulator cannot say.
+// Returns the inputs as the ranks hold them, or nothing if the simulator cannot say.
 std::map<std::string, ByRank> inputs_of(Machine& machine, const Program& program) {
   if (program.inputs.empty()) return {};
   SimulateRequest request;
@@ -48,7 +48,7 @@ std::map<std::string, ByRank> inputs_of(Machine& machine, const Program& program
   return values;
 }
 
-// Whether a text of an expression takes one of the names.
+// Returns true if an expression's text uses one of the names.
 bool takes(const std::string& text, const std::set<std::string>& names) {
   return std::ranges::any_of(names,
                              [&](const std::string& name) { return takes_name(text, name); });
@@ -61,7 +61,7 @@ bool takes(const Step& step, const std::set<std::string>& names) {
                              [&](const Expression& e) { return takes(e.text, names); });
 }
 
-// Elements of about one size, in no ratio to each other that a mistake could have.
+// Returns elements of about one size, whose ratios no mistake could have.
 ByRank directions_like(const ByRank& values) {
   ByRank directions;
   double phase = 0;
@@ -74,7 +74,7 @@ ByRank directions_like(const ByRank& values) {
   return directions;
 }
 
-// The program with its zeros.
+// Builds the program with its zeros.
 class WithZeros {
  public:
   WithZeros(const Program& program, ProbeDetail detail, const std::map<std::string, ByRank>& inputs,
@@ -88,7 +88,7 @@ class WithZeros {
       if (!program.inputs[i].requires_grad) continue;
       const auto known = inputs.find(program.inputs[i].name);
       if (known == inputs.end()) return;
-      // By value: random numbers go by the input's name.
+      // Passes the values, since random numbers depend on the input's name.
       program_.inputs[i] =
           local_input(unused_name(program, program.inputs[i].name + "_"), known->second, false);
       add(program.inputs[i].name, "", program_.inputs[i].name, known->second);
@@ -104,13 +104,13 @@ class WithZeros {
     is_whole_ = true;
   }
 
-  bool is_whole() const { return is_whole_; }  // else a value's shape is not known
+  bool is_whole() const { return is_whole_; }  // false: some value's shape is unknown
   const Program& program() const { return program_; }
   const std::vector<ProbedValue>& probed() const { return probed_; }
   std::int64_t elements() const { return elements_; }  // of all zeros
 
  private:
-  // `name` is what `was` is, with a zero on each rank.
+  // Defines `name` as `was` plus a zero on each rank.
   void add(const std::string& name, const std::string& taken_by, std::string was,
            const ByRank& value) {
     ByRank zero;
@@ -132,7 +132,7 @@ class WithZeros {
     if (taken_by.empty()) values_[name] = value;
   }
 
-  // A call whose arguments are values that others take, too, gets each with a zero of its own.
+  // Gives each argument that other steps take, too, a zero of its own in this call.
   Step with_own_arguments(Step step, const Program& program) {
     auto* code = std::get_if<CodeCall>(&step.what);
     if (!code) return step;
@@ -152,13 +152,13 @@ class WithZeros {
 
   Program program_;
   ProbeDetail detail_;
-  std::vector<ProbedValue> probed_;  // by name, in the order of the inputs that want a gradient
+  std::vector<ProbedValue> probed_;       // by name, in the order of the inputs that require grad
   std::map<std::string, ByRank> values_;  // of those that have a zero
   std::int64_t elements_ = 0;
   bool is_whole_ = false;
 };
 
-// How far each element of the ranks' may lie off; infinite where the truth is not known.
+// Returns how far each of the ranks' elements may lie off; infinite where the truth is unknown.
 std::vector<ByRank> bounds_of(const Simulation& simulation, DType dtype) {
   std::vector<ByRank> bounds;
   for (std::size_t i = 0; i < simulation.bounds.size(); ++i) {
@@ -194,7 +194,7 @@ bool has_all_parts(const std::vector<Gradient>& gradients, std::size_t inputs, s
          });
 }
 
-// Else the program does not bear what was changed: code that asks what it was called with.
+// If the losses differ, the program does not bear the change: its code looks at its arguments.
 bool has_same_losses(const Simulation& a, const Simulation& b) {
   constexpr double kRoundings = 1e-9;
   for (std::size_t r = 0; r < a.losses.size(); ++r)
@@ -210,7 +210,7 @@ std::vector<std::string> Probed::parting_steps(const Program& program) const {
     return v.taken_by.empty() && !v.wrong_ranks.empty();
   });
   if (last == values.rend()) return {};
-  std::set<std::string> names{last->name};  // it, and what expressions make of it
+  std::set<std::string> names{last->name};  // the value, and what expressions make of it
   std::vector<std::string> steps, wrong;
   for (const Step& step : program.steps) {
     if (!takes(step, names)) continue;

@@ -1,4 +1,4 @@
-// What a diagnosis changes of a program to ask something else with it.
+// Edits a program to ask something else with it.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace distgrad {
 
-// The name, with as many '_' behind it as no step, input or group has.
+// Returns `name` with as many '_' behind it as make it unlike any step, input or group.
 std::string unused_name(const Program&, std::string name);
 
-// A local input with these values by rank.
+// Makes a local input with these values by rank.
 Input local_input(std::string name, std::vector<Array> by_rank, bool requires_grad);
 
 Array zeros(const Shape&);

@@ -1,4 +1,4 @@
-// Programs and gradients made by hand, for tests.
+// Holds programs and gradients made by hand, for tests.
 #pragma once
 
 #include <string>
@@ -29,7 +29,7 @@ inline const std::vector<double> values_of(const Array& array) {
   return {array.values().begin(), array.values().end()};
 }
 
-// Row-major over the axes, the last varies fastest.
+// Lays the axes over the ranks in row-major order: the last varies fastest.
 inline Program mesh(const std::vector<std::pair<std::string, int>>& axes) {
   Program program;
   program.world_size = 1;

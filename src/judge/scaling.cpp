@@ -29,7 +29,7 @@ double bound_at(const ComparedPart& part, std::int64_t i) {
   return part.bound ? (*part.bound)[i] : 0;
 }
 
-// The ratio at the element with the largest truth, with its error.
+// Holds the ratio at the element with the largest truth, with its error.
 struct Ratio {
   double value = 0;
   double error = 0;
@@ -64,7 +64,7 @@ bool all_are(double factor, double error, const std::vector<const ComparedPart*>
   return true;
 }
 
-// Elements of the truth that are not 0; one that several parts must equal counts once.
+// Counts the elements of the truth that are not 0. One truth of several parts counts once.
 std::int64_t nonzero_elements(const std::vector<const ComparedPart*>& parts) {
   std::int64_t count = 0;
   const double* counted = nullptr;

@@ -1,4 +1,4 @@
-// Names that are more special than "another group's backward".
+// These names say more than "another group's backward".
 #include "judge/names.h"
 
 #include <fmt/format.h>
@@ -26,7 +26,7 @@ std::string gives_nothing(const ComparedMaps& maps) {
                                  : "gave the operand zeros for every cotangent.";
 }
 
-// Where every rank is alone in its group there is nobody whose cotangent could be dropped.
+// Returns false if every rank is alone in its group, so that nobody's cotangent can be dropped.
 bool has_peers(const ComparedMaps& maps) {
   return std::any_of(maps.m.partition.begin(), maps.m.partition.end(),
                      [](const auto& ranks) { return ranks.size() > 1; });
@@ -39,7 +39,7 @@ std::string passes_own_on(const ComparedMaps& maps) {
   return holds ? "passed the local cotangent on and dropped the other ranks'." : "";
 }
 
-// What is right instead, and whether it is right for some loss, depends on the call.
+// The remedy, and whether the backward is right for some loss, depend on the kind of call.
 template <CollectiveKind kind>
 std::string passes_own_on_of(const ComparedMaps& maps) {
   return maps.m.call().kind == kind ? passes_own_on(maps) : "";
@@ -55,9 +55,9 @@ std::string passes_own_on_of_sum(const ComparedMaps& maps) {
   return is_of(maps, ReduceOp::kSum) ? passes_own_on_of<kAllReduce>(maps) : "";
 }
 
-// By how much a backward multiplied what is the rank's own.
+// Says by how much a backward multiplied the rank's own contribution.
 struct Multiple {
-  std::optional<double> number;  // on all ranks; none where it differs with the group's size
+  std::optional<double> number;  // on all ranks; absent if it differs with the group's size
   bool is_group_size = false;
 
   bool is_one() const { return number == 1 && !is_group_size; }
@@ -66,8 +66,8 @@ struct Multiple {
   }
 };
 
-// Of a backward that gives a rank a multiple of its own and nothing of the others'; nothing where
-// it does not, or where the multiple is neither one number nor the group's size.
+// Returns the multiple if a backward gives a rank a multiple of its own contribution and nothing of
+// the others'. Returns nothing if it does not, or if the multiple is no such number.
 std::optional<Multiple> multiple_of_own(const ComparedMaps& maps,
                                         std::optional<double> Block::*what) {
   std::optional<double> factor;
@@ -130,8 +130,8 @@ std::string forgets_op(const ComparedMaps& maps) {
   return holds ? "is that of a sum, whatever the op was." : "";
 }
 
-// A sum's backward and one of the extremum are the same where all ranks hold it everywhere: that of
-// the op itself is the likelier one.
+// If all ranks tie everywhere, a forgotten op and giving all to each tie look alike; the latter is
+// likelier.
 std::string gives_all_to_each_tie(const ComparedMaps& maps) {
   return is_wrong_only_at_ties(maps) && !forgets_op(maps).empty()
              ? "gave every rank that ties for the extremum the whole cotangent."
@@ -165,7 +165,7 @@ std::string sums_over_all(const ComparedMaps& maps) {
   return holds ? "summed the cotangents over the ranks once more than the chain rule does." : "";
 }
 
-// Every rank has what is right for all ranks, summed.
+// Recognises a backward that gives every rank the sum of what is right for all ranks.
 std::string reduces_twice(const ComparedMaps& maps) {
   if (!traits(maps.m.call().kind).communicates) return "";
   for (const auto& ranks : maps.m.partition)

@@ -14,7 +14,7 @@ namespace {
 using Kind = SyncMistake::Kind;
 using Sync = Input::Sync;
 
-// Both sides were computed in float64, in different orders.
+// Both sides were computed in float64, but in different orders.
 constexpr double kRoundings = 0x1p-46;
 
 Finding bare(const Evidence& evidence, FindingName rule, const std::optional<Scaling>& scaling) {
@@ -36,7 +36,7 @@ Layout& layout_along(Input& input, const std::string& axis) {
   return input.layout[0].layout;
 }
 
-// A word for the whole world stands for each mesh axis.
+// Spells a layout and sync for the whole world by mesh axis.
 Input by_axis(const Program& program, Input input) {
   if (input.layout.size() != 1 || !input.layout[0].axis.empty() || program.mesh().empty())
     return input;
@@ -55,7 +55,7 @@ Input by_axis(const Program& program, Input input) {
 std::string along(const std::string& axis) { return axis.empty() ? "" : " along " + axis; }
 
 struct Change {
-  Input input;  // as it should be
+  Input input;  // the input as it should be
   FindingName finding;
   std::string mistake, remedy;  // sentences, the first without its beginning
 };
@@ -70,7 +70,7 @@ std::string written(const Input& input) {
   return fmt::format("\"sync\": {{ \"{}\": {} }}", input.name, value);
 }
 
-// The file's sync is right in nothing but how it reduces.
+// Changes how the sync reduces.
 Change with_other_op(const Evidence& evidence, const Input& input, std::size_t entry) {
   Change change{input, "scaled", "", ""};
   auto& [axis, how] = change.input.sync[entry];
@@ -86,7 +86,7 @@ Change with_other_op(const Evidence& evidence, const Input& input, std::size_t e
   return change;
 }
 
-// Each rank has all of it without.
+// Drops a sync, for ranks that already have the whole gradient without it.
 Change without(const Input& input, std::size_t entry) {
   Change change{input, "double-reduction", "", ""};
   const std::string axis = input.sync[entry].first;
@@ -116,7 +116,7 @@ Change along_other(const Input& input, std::size_t entry, const std::string& axi
   return change;
 }
 
-// The likelier first.
+// Returns the likelier changes first.
 std::vector<Change> changes_of(const Evidence& evidence, const Input& declared) {
   const Input input = by_axis(evidence.program(), declared);
   std::vector<Change> changes;
@@ -133,7 +133,7 @@ std::vector<Change> changes_of(const Evidence& evidence, const Input& declared) 
   return changes;
 }
 
-// With the change the weights that backward starts with may be others, too.
+// Returns true if the changed input matches. Backward may then start with other weights.
 bool makes_right(const Evidence& evidence, const GradientByRank& shares, std::size_t i,
                  const Input& changed) {
   const Objective& objective = evidence.which().objective;
@@ -164,8 +164,8 @@ GradientByRank shares_of(const DistributedRun& run, std::size_t input) {
   return shares;
 }
 
-// Whether the ranks hold what these shares are after they were synchronised, each but for the
-// roundings of a sum over the ranks, and for `slack`.
+// Returns true if the ranks hold what `synchronised` makes of these shares, but for the roundings
+// of a sum over the ranks and for `slack`.
 bool is_held(const Evidence& evidence, std::size_t i, const std::vector<SyncMistake>& mistakes,
              const GradientByRank& shares, const GradientByRank& observed, double slack = 0) {
   const auto held = synchronised(evidence.program(), *evidence.inputs()[i], mistakes, shares);
@@ -192,9 +192,9 @@ GradientByRank gradients_of(const DistributedRun& run, std::size_t input) {
   return gradients;
 }
 
-// Its text names them.
+// Groups the inputs that one mistake explains, so that one text names them.
 struct MistakenInputs {
-  std::string mistake;  // as sync_mistakes_of() has it; empty: none of these
+  std::string mistake;  // as sync_mistakes_of() spells it; empty: none of these
   std::vector<std::string> inputs;
 };
 
@@ -249,7 +249,7 @@ std::vector<Finding> findings_for(const Evidence& evidence, const std::vector<Mi
   return findings;
 }
 
-// What each rank's backward gives of each input where every collective's is its adjoint.
+// Returns what each rank's backward gives of each input if every collective's is its adjoint.
 std::optional<std::vector<Gradient>> adjoint_shares(Machine& machine, const Evidence& evidence) {
   SimulateRequest request;
   request.program = evidence.program();

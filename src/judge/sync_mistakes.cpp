@@ -14,7 +14,7 @@ namespace {
 using Kind = SyncMistake::Kind;
 using Lists = std::vector<std::vector<int>>;
 
-constexpr int kMostMembers = 8;  // of whom each in turn is left out
+constexpr int kMostMembers = 8;  // for each of whom a sum without it is tried
 constexpr std::string_view kPrefix = "sync:";
 constexpr std::string_view kWorld = "world";
 
@@ -40,15 +40,15 @@ const KindRow& row_of(Kind kind) {
                        [&](const KindRow& r) { return r.kind == kind; });
 }
 
-// What is to be summed over which ranks after backward.
+// Says what is to be summed over which ranks after backward.
 struct Reduction {
   std::string axis;
   Input::Sync how = Input::Sync::kSum;
-  bool is_declared = true;  // else of an invariant input, whose backward owes it
-  Lists lines;              // ranks over which, each rank in one
+  bool is_declared = true;  // false: of an invariant input, whose backward owes it
+  Lists lines;              // the ranks that it sums over; each rank is in one list
 };
 
-// The ranks that agree in all coordinates but those along the axes that `along` takes.
+// Groups the ranks that agree in all coordinates but those along the axes that `along` takes.
 template <class Along>
 Lists lines_along(const std::vector<PlacedAxis>& axes, int world_size, const Along& along) {
   std::map<std::vector<int>, std::vector<int>> lines;
@@ -63,7 +63,7 @@ Lists lines_along(const std::vector<PlacedAxis>& axes, int world_size, const Alo
   return all;
 }
 
-// As placed_axes() orders them.
+// Returns the axes' names in the order of placed_axes().
 std::vector<std::string> names_of_axes(const Program& program, const Input& input,
                                        std::size_t count) {
   std::vector<std::string> names;
@@ -117,10 +117,11 @@ std::set<std::set<int>> line_sets(const Lists& lines) {
 
 // --- What the ranks hold ---
 
-// In extended precision: one rounding, however many ranks there are, as synchronised() has it.
+// Adds in extended precision, so that the sum rounds once however many ranks there are, as that of
+// synchronised() in assemble.h does.
 class Sum {
  public:
-  // False: another rank's piece has another shape.
+  // Returns false if the term has another shape.
   bool add(const std::optional<Array>& term) {
     if (!term) return true;
     if (!shape_) {
@@ -144,7 +145,7 @@ class Sum {
   std::vector<long double> values_;
 };
 
-// Whom the line's sum counts, who gets it, and what it is divided by.
+// Says whom the line's sum counts, who gets it, and what it is divided by.
 struct Line {
   std::vector<int> counted, given;
   double divisor = 1;
@@ -255,7 +256,8 @@ std::vector<std::string> sync_mistakes_of(const Program& program, const Input& i
     for (const auto& line : r.lines)
       for (const int rank : line) {
         if (line.size() >= 2) propose(Kind::kWithout, std::to_string(rank));
-        if (line.size() >= 3) propose(Kind::kAlone, std::to_string(rank));  // of two: forgotten
+        // With two ranks, kAlone is kForgotten.
+        if (line.size() >= 3) propose(Kind::kAlone, std::to_string(rank));
       }
   }
   return all;
@@ -270,7 +272,7 @@ std::optional<GradientByRank> synchronised(const Program& program, const Input& 
       return m.axis == r.axis && (r.is_declared || m.axis.empty());
     });
     const bool is_wrong = found != rules.end();
-    if (!is_wrong && !r.is_declared) continue;  // what backward gave is what there is
+    if (!is_wrong && !r.is_declared) continue;  // what backward gave stays
     const std::optional<SyncMistake> mistake = is_wrong ? std::optional(*found) : std::nullopt;
     const bool elsewhere = is_wrong && found->kind == Kind::kGroup;
     auto next =

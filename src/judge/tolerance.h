@@ -1,4 +1,4 @@
-// The bound of each element under the scenario's tolerance.
+// Gives the bound of each element under the scenario's tolerance.
 #pragma once
 
 #include <cmath>
@@ -9,12 +9,12 @@
 
 namespace distgrad {
 
-// Of one tensor. Holds pointers into the arrays given, which must outlive it.
+// Bounds one tensor. It holds pointers into the arrays given, which must outlive it.
 class ElementBound {
  public:
-  // `derived`: by element, or null where the simulation has none (then 0). `summed`: the observed
-  // values were added or divided here, in float64, which costs one more rounding where the case is
-  // not exact.
+  // `derived` has bounds by element, or is null if the simulation has none (then 0). `summed` says
+  // that the observed values were added or divided here in float64, which costs one more rounding
+  // if the case is not exact.
   ElementBound(const Tolerance& tolerance, const Array& truth, const Array* derived, bool summed)
       : kind_(tolerance.kind),
         rtol_(tolerance.rtol),
@@ -23,7 +23,7 @@ class ElementBound {
         derived_(derived ? derived->values().data() : nullptr),
         own_rounding_(summed ? 0x1p-52 : 0) {}
 
-  // Of every element: the derived bounds are not there, or do not count.
+  // Returns true if every element's bound is 0: there are no derived bounds, or they do not count.
   bool is_zero() const {
     return kind_ == Tolerance::Kind::kEqual ||
            (kind_ == Tolerance::Kind::kDerived && derived_ == nullptr);

@@ -1,4 +1,4 @@
-// What is reported of a difference that is neither measured nor recognised.
+// Reports a difference that was neither measured nor recognised.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace distgrad {
 
-// `why`: a sentence on what was tried, and where to maps.
+// `why` is a sentence that says what was tried.
 Finding unexplained_finding(const Evidence&, const std::string& why);
 
 }  // namespace distgrad

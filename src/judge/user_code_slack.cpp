@@ -16,7 +16,7 @@ Array with_added(const Array& bound, double room) {
   return Array(bound.shape(), std::move(values));
 }
 
-// Of a gradient under every objective that was asked for: what cancels in one does not in another.
+// Looks at a gradient under every objective asked for, since terms may cancel in one.
 double largest_gradient(const Simulation& simulation, std::size_t input) {
   double largest = 0;
   for (const std::vector<Gradient>& row : simulation.gradients)

@@ -31,8 +31,7 @@ std::optional<Finding> vacuous_match(const Program& program, const Simulation& s
                   .ranks = {},
                   .factor = std::nullopt,
                   .text = ""};
-  // A gradient of 0 that the right backward makes of other cotangents is one that a wrong backward
-  // may miss.
+  // If cotangents do arrive, a gradient of 0 is one that a wrong backward may miss.
   const bool is_reached = has_collectives(program) && !simulation.reaches_no_collective;
   if (!is_reached && !gradients.empty() &&
       std::all_of(gradients.begin(), gradients.end(), [](const auto& g) { return is_zero(g); })) {

@@ -1,4 +1,4 @@
-// Matches that show nothing.
+// Finds matches that show nothing.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,9 @@
 
 namespace distgrad {
 
-// For gradients that match: the finding `vacuous` where those of a wrong backward would, too: no
-// cotangent reaches a collective, or there is none, and all gradients are 0 or None; or no
-// cotangent reaches a collective, and there is no `sync`, which is judged, too.
+// Reports `vacuous` for gradients that match as those of a wrong backward would, too: no cotangent
+// reaches a collective, or there is none, and all gradients are 0 or None; or no cotangent reaches
+// a collective and there is no `sync`, which is judged, too.
 std::optional<Finding> vacuous_match(const Program&, const Simulation&, const CaseComparison&);
 
 }  // namespace distgrad

@@ -13,8 +13,8 @@
 namespace distgrad {
 namespace {
 
-// A figure in the file is decimal text of the dtype's value: so many unit roundoffs are let pass
-// where it has too many digits to be meant exactly.
+// A figure in the file is decimal text of the dtype's value. If it has too many digits to be meant
+// exactly, it may be off by this many unit roundoffs.
 constexpr double kFigureRoundings = 4;
 
 std::string skip_reason(const DistributedRun& run) {
@@ -82,7 +82,8 @@ std::string kind_of_step(const Program* program, const std::string& name) {
   return "";
 }
 
-// The collective of the expected finding, or of any where none is named; of an error its step's.
+// Checks the collective of the expected finding, or of any if none is named; an error has its
+// step's.
 std::string collective_failure(const CaseResult& result, const Expectation& expected,
                                const Program* program) {
   if (expected.collective.empty()) return "";
@@ -111,7 +112,7 @@ double figure_slack(double figure, DType dtype) {
              : kFigureRoundings * unit_roundoff(dtype) * std::abs(figure);
 }
 
-// The case's largest relative bound, for values that have no bound of their own.
+// Returns the case's largest relative bound, for values that have no bound of their own.
 double relative_bound(const Simulation* simulation, const std::string& input) {
   if (!simulation || simulation->gradients.empty()) return 0;
   double bound = 0, largest = 0;
@@ -198,7 +199,7 @@ void note_overrides(const Outcome& outcome, CaseResult& result) {
 }
 
 void decide_expected(const Outcome& outcome, bool strict, CaseResult& result) {
-  // Without ranks a subject's expectations say nothing, unless they are of the simulation itself.
+  // Without ranks a subject's expectations mean nothing, unless they are about the simulation.
   const FindingName finding = result.which.expected.finding;
   const bool of_simulation = finding == "truth" || finding == "program";
   if (outcome.comparison && !outcome.run && !of_simulation) result.which.expected = {};
@@ -210,7 +211,7 @@ void decide_expected(const Outcome& outcome, bool strict, CaseResult& result) {
   result.as_expected = why.empty();
   if (why.empty()) return;
   result.broken = result.verdict == Verdict::kError;
-  // Why a case is skipped or disputed says more than that it was not to be.
+  // Why a case is skipped or disputed says more than that it should not have been.
   if (!unjudged) result.why = why;
 }
 

@@ -1,4 +1,4 @@
-// What became of one case, and whether that is what its file expects.
+// Decides what became of one case, and whether its file expects that.
 #pragma once
 
 #include <vector>
@@ -9,28 +9,28 @@
 
 namespace distgrad {
 
-// What the stages found out about one case. Absent where a stage did not come about: without a
-// run the simulation is judged alone (--simulate).
+// Holds what the stages found out about one case. A pointer is null if its stage did not happen;
+// without a run the simulation is judged alone (--simulate).
 struct Outcome {
   const Simulation* simulation = nullptr;
   const Program* program = nullptr;
   const DistributedRun* run = nullptr;
-  const CaseComparison* comparison = nullptr;  // absent: the run failed or was skipped
+  const CaseComparison* comparison = nullptr;  // null: the run failed or was skipped
   std::vector<Finding> findings;
-  std::string dispute;  // why gradients that differ accuse nobody; empty: they do
+  std::string dispute;  // why gradients that differ blame nobody; empty: they blame the subject
   double elapsed_s = 0;
 };
 
-// Whether there is something to compare: every rank came back with gradients.
+// Returns true if every rank came back with gradients, so that there is something to compare.
 bool is_complete(const DistributedRun&);
 
-// `strict`: skipped, disputed and vacuous cases that the file does not expect are not as expected.
+// With `strict`, a skipped, disputed or vacuous case that the file does not expect is unexpected.
 CaseResult judge(const Case&, Outcome, bool strict);
 
-// A case that cannot be run, or not with an override: `why` says the reason.
+// Makes the result of a case that cannot be run, or not with an override, because of `why`.
 CaseResult skipped(const Case&, std::string why, bool strict);
 
-// A case that broke before its ranks could say anything (no simulator, no backend).
+// Makes the result of a case that broke before its ranks could answer (no simulator, no backend).
 CaseResult failed(const Case&, RankError error, double elapsed_s);
 
 }  // namespace distgrad

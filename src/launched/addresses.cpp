@@ -53,7 +53,7 @@ bool is_plain_name(const std::string& text) {
              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_") == text.npos;
 }
 
-// NodeAddr of `scontrol show node`; empty where there is no Slurm or no such node.
+// Returns NodeAddr of `scontrol show node`; empty where there is no Slurm or no such node.
 std::string address_by_slurm(const std::string& node) {
   if (!is_plain_name(node)) return {};
   const std::string command = "scontrol show node " + node + " 2>/dev/null";
@@ -69,7 +69,7 @@ std::string address_by_slurm(const std::string& node) {
 
 Address any_address(int family) {
   Address any;
-  any.storage.ss_family = static_cast<sa_family_t>(family);  // the rest is zeros: any
+  any.storage.ss_family = static_cast<sa_family_t>(family);  // the address 0 means any
   any.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   return any;
 }
@@ -92,7 +92,7 @@ int Address::port() const {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
 }
 
-// At the same place in both families.
+// The port lies at the same place in both families.
 void Address::set_port(int port) {
   reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(static_cast<std::uint16_t>(port));
 }
@@ -153,7 +153,7 @@ Address address_to_listen_at(const std::string& host, bool others_come) {
   const bool is_numeric = !resolved(host, true, nullptr).empty();
   const std::vector<Address> all = addresses_of(host, &error);
   for (const Address& address : all) {
-    // A name may mean loopback here and this machine elsewhere.
+    // A name may mean loopback here, but this machine on other hosts.
     if (others_come && !is_numeric && address.is_loopback()) continue;
     if (is_ours(address)) return address;
   }
@@ -195,7 +195,7 @@ UniqueFd connect_to(const Address& address, int timeout_ms) {
         getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0)
       return {};
   }
-  // A connection to a free port of one's own may be to oneself: both ends take the same port.
+  // A connection to a free port of one's own host may reach itself: both ends take the same port.
   if (own_end(socket.get()).text() == other_end(socket.get()).text()) return {};
   return socket;
 }
@@ -205,8 +205,7 @@ void watch_connection(int socket) {
     setsockopt(socket, level, option, &value, sizeof value);
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
-  // The kernel asks and answers, so that a process that is busy or stopped is not taken for one
-  // that is gone.
+  // The kernel asks and answers, so a busy or stopped process is not taken for one that is gone.
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);

@@ -30,7 +30,7 @@
 namespace distgrad {
 namespace {
 
-constexpr int kConnectMs = 2000;  // to one address and port
+constexpr int kConnectMs = 2000;  // timeout for one address and port
 constexpr int kHandshakeMs = 5000;
 constexpr useconds_t kRetryUs = 100'000;
 constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -39,9 +39,9 @@ class Agent {
  public:
   explicit Agent(Channel hub) : hub_(std::move(hub)) {}
 
-  // The exit code.
+  // Runs until the hub says end, the connection breaks or a signal comes. Returns the exit code.
   int serve() {
-    hear_hub();  // what came with the welcome
+    hear_hub();  // reads what came with the welcome
     while (!code_ && !interrupted_by()) turn();
     if (const int signal = interrupted_by(); signal && !code_) {
       say({"leaving", {signal}, ""});
@@ -49,11 +49,11 @@ class Agent {
       code_ = 128 + signal;
     }
     workers_.clear();
-    programs_.clear();  // which end the workers, and what these left
+    programs_.clear();  // ends the workers, and what these left
     return *code_;
   }
 
-  // Why the connection ended before it was told to end; empty: it was told.
+  // Says why the connection ended before the hub said end; empty where the hub said it.
   const std::string& complaint() const { return complaint_; }
 
  private:
@@ -75,7 +75,7 @@ class Agent {
       const std::int64_t ns = std::max<std::int64_t>(0, next - monotonic_ns());
       left = {ns / 1'000'000'000, ns % 1'000'000'000};
     } else {
-      left = {1, 0};  // a zygote that does not answer is looked for
+      left = {1, 0};  // looks again for a zygote that does not answer
     }
     ppoll(fds.data(), fds.size(), &left, nullptr);
     if (fds[1].revents & ~POLLOUT) hear_hub();
@@ -131,7 +131,7 @@ class Agent {
       found->second->look();
   }
 
-  // What rank programs read of where the others are (docs/protocol.md).
+  // Sets the variables from which rank programs learn where the others are (docs/protocol.md).
   static void take_world(const LinkMessage& message) {
     const Json json = parse_header(message.text);
     const std::string& own = read_text(field(json, "own"));
@@ -143,7 +143,7 @@ class Agent {
     const std::vector<Address> addresses = addresses_of(own, &error);
     const std::string interface = addresses.empty() ? "" : interface_with(addresses[0]);
     if (interface.empty()) throw SystemError("no interface of this host has the address " + own);
-    setenv("GLOO_SOCKET_IFNAME", interface.c_str(), 0);  // what the user has set stays
+    setenv("GLOO_SOCKET_IFNAME", interface.c_str(), 0);  // the 0 keeps what the user has set
     setenv("NCCL_SOCKET_IFNAME", interface.c_str(), 0);
   }
 
@@ -215,12 +215,12 @@ class Agent {
 
   Channel hub_;
   std::map<int, std::unique_ptr<ZygoteProcess>> programs_;
-  std::map<std::uint64_t, std::unique_ptr<RemoteWorker>> workers_;  // of the programs above
+  std::map<std::uint64_t, std::unique_ptr<RemoteWorker>> workers_;  // run by the programs above
   std::optional<int> code_;
   std::string complaint_;
 };
 
-// Tries all addresses and ports until rank 0 is there; none where it is interrupted before.
+// Tries all addresses and ports until rank 0 is there. Returns nothing if interrupted before.
 std::optional<Channel> meet(const LaunchedWorld& world) {
   const std::string secret = shared_secret();
   const JoiningRank self = joining_rank_of(world);

@@ -7,8 +7,8 @@
 namespace distgrad {
 namespace {
 
-// The rank in Python counts the calls that it has driven in a word of the slots behind these, in
-// worlds of no more (docs/protocol.md).
+// In worlds of at most this many ranks, each rank in Python counts the calls that it has driven, in
+// a word of the slots behind those of the ranks (docs/protocol.md).
 constexpr int kMostInStep = 512;
 
 enum class Part : char { kPort = 'p', kCalls = 'c', kSlot = 's', kWaits = 'w', kNote = 'n' };
@@ -30,7 +30,7 @@ std::atomic<std::uint64_t>& calls_word(const Board& board, int rank) {
   return reinterpret_cast<std::atomic<std::uint64_t>*>(words)[rank];
 }
 
-// The part, its rank, its size, its bytes.
+// Appends a patch: the part, the rank, the size and the bytes.
 void add(BoardPatches& patches, Part part, int rank, std::string_view bytes) {
   const auto number = static_cast<std::uint32_t>(rank),
              size = static_cast<std::uint32_t>(bytes.size());
@@ -51,7 +51,7 @@ bool read(std::string_view bytes, T& value) {
   return true;
 }
 
-// Calls take(part, rank, bytes) for each; what is cut off ends it.
+// Calls take(part, rank, bytes) for each patch, and stops at one that is cut off.
 template <class Take>
 void for_each_part(std::string_view patches, Take take) {
   constexpr std::size_t kHead = 1 + 2 * sizeof(std::uint32_t);
@@ -67,7 +67,7 @@ void for_each_part(std::string_view patches, Take take) {
   }
 }
 
-// In the order in which a rank writes it.
+// Writes in the same order as the rank does.
 void write_slot(RankSlot& slot, const SlotBytes& bytes) {
   slot.step = bytes.step;
   slot.phase = bytes.phase;
@@ -77,7 +77,7 @@ void write_slot(RankSlot& slot, const SlotBytes& bytes) {
 
 void write_note(CallSlot& slot, const NoteHead& head, std::string_view text) {
   text = text.substr(0, sizeof slot.text - 1);
-  slot.version = head.version | 1;  // odd: being written
+  slot.version = head.version | 1;  // an odd version says that the note is being written
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::memcpy(slot.text, text.data(), text.size());
   slot.text[text.size()] = '\0';
@@ -94,7 +94,7 @@ BoardWatch::BoardWatch(MappedMemory board, int rank, int world_size)
       rank_(rank),
       counts_calls_(world_size <= kMostInStep) {}
 
-// A case's number is written last: as long as it stays the same the rest belongs to it.
+// The rank writes a case's number last: as long as it stays the same, the rest belongs to it.
 bool BoardWatch::read_slot() {
   const RankSlot& slot = board_.ranks[rank_];
   const std::uint64_t case_id = slot.case_id;
@@ -131,7 +131,8 @@ BoardPatches BoardWatch::changes() {
     calls_ = calls_word(board_, rank_);
     add(patches, Part::kCalls, rank_, bytes_of(calls_));
   }
-  // Before the slot: who sees that a rank is through with a case sees all that it noted in it.
+  // The note goes before the slot: who sees that a rank is through with a case then sees all that
+  // it noted in it.
   const bool noted = read_note();
   if (noted)
     add(patches, Part::kNote, rank_, std::string(bytes_of(NoteHead{version_, waits_})) + note_);
@@ -160,7 +161,7 @@ bool apply_changes(Board& board, int rank, const BoardPatches& patches) {
       calls_word(board, rank) = calls;
       is_public = true;
     } else if (part == Part::kSlot && read(bytes, slot)) {
-      // At the next case it is through with the last, though nobody may have seen it in between.
+      // A rank at its next case is through with the last, even if nobody has seen that.
       is_public =
           is_public || slot.phase == Phase::kReply || slot.case_id != board.ranks[rank].case_id;
       write_slot(board.ranks[rank], slot);

@@ -1,5 +1,5 @@
-// A board in two places: what a rank writes on its host's is carried to rank 0's, and from there
-// what the other ranks look for.
+// Keeps a board in two places: what a rank writes on its host's board is carried to rank 0's, and
+// from there to the other ranks what they look for.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace distgrad {
 
-// Places and bytes, ready to be sent.
+// Holds places of the board and their bytes, ready to be sent.
 using BoardPatches = std::string;
 
-// On a rank's host: finds what its rank has changed.
+// Finds, on a rank's host, what the rank has changed.
 class BoardWatch {
  public:
   BoardWatch(MappedMemory board, int rank, int world_size);
 
-  // Since the last call; empty: nothing.
+  // Returns the changes since the last call; empty where there are none.
   BoardPatches changes();
 
  private:
@@ -40,14 +40,14 @@ class BoardWatch {
   std::string note_;
 };
 
-// Puts a rank's changes onto the board; what is not of that rank is left out. Whether other ranks
-// may wait for it: the port, a case or a driven call that it is through with.
+// Puts a rank's changes onto the board and ignores what is not that rank's. Returns whether other
+// ranks may wait for a change: the port, a case or a driven call that the rank is through with.
 bool apply_changes(Board& board, int rank, const BoardPatches& patches);
 
-// What the others look for of that rank.
+// Returns what other ranks look for of that rank.
 BoardPatches public_part(const Board& board, int rank, int world_size);
 
-// On another rank's host.
+// Puts it onto the board of another rank's host.
 void apply_public_part(Board& board, const BoardPatches& patches);
 
 }  // namespace distgrad

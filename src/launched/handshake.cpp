@@ -38,7 +38,7 @@ JoiningRank read_joining_rank(const std::string& text) {
           read_text(field(json, "host")),          read_text(field(json, "version"))};
 }
 
-// The next frame's header, within the time; empty: none came.
+// Returns the next frame's header; empty where none came in time.
 std::string next_header(Channel& channel, std::int64_t end_ns) {
   for (;;) {
     NextFrame next = channel.next();
@@ -53,7 +53,7 @@ std::string next_header(Channel& channel, std::int64_t end_ns) {
 
 void say_now(Channel& channel, const std::string& header) {
   channel.queue(make_inline_frame(header, {}));
-  channel.flush(Wait::kNo);  // some hundred bytes on a new connection
+  channel.flush(Wait::kNo);  // does not block, as a new connection takes some hundred bytes at once
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// How a rank's process and rank 0's, connected, prove to each other that they know the job's
+// Lets a rank's process and rank 0's, once connected, prove to each other that they know the job's
 // secret, without telling it.
 //
-//   rank 0: (waits)                     rank: hello, a random number
-//   rank 0: proof of it, another one    rank: checks; proof, and who it is
-//   rank 0: checks; welcome, or why not
+//   rank 0 waits                                     the rank sends hello and a random number
+//   rank 0 proves itself with it, sends another      the rank checks, proves itself, says who it is
+//   rank 0 checks, and welcomes it or says why not
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@
 
 namespace distgrad {
 
-// What a rank says of itself.
+// Holds what a rank says of itself.
 struct JoiningRank {
   int rank = 0;
   int size = 1;
   int local_rank = -1;
   int local_size = 0;
-  std::string host;     // its name
-  std::string version;  // of distgrad
+  std::string host;     // the host's name
+  std::string version;  // distgrad's version
 };
 
 JoiningRank joining_rank_of(const LaunchedWorld& world);
 
-// Frames of ranks that are not known yet are short.
+// Limits the frames of ranks that are not known yet to a few bytes.
 inline constexpr FrameLimits kJoiningLimits = {4096, 0};
 
-// Rank 0's side of one connection. Passive: receive() is called when there is something to read.
+// Does rank 0's side of one connection, and is passive: call receive() when there is data to read.
 class Admission {
  public:
   Admission(UniqueFd socket, const std::string& job, const std::string& secret);
@@ -39,7 +39,7 @@ class Admission {
   enum class State { kWaiting, kProven, kRefused };
   State receive();
 
-  // Once proven. welcome() is to be called, or refuse() with why not.
+  // May be called once proven. Then call welcome(), or refuse() with the reason.
   const JoiningRank& who() const { return who_; }
   Channel welcome();
   void refuse(const std::string& why);
@@ -53,10 +53,10 @@ class Admission {
   JoiningRank who_;
 };
 
-// A rank's side, from the connection to the welcome.
+// Says how a rank's request to join ended.
 struct Welcome {
   std::optional<Channel>
-      channel;  // none: it is not rank 0 of this job, or it refused, with the reason
+      channel;  // empty where the other is not rank 0 of this job, or refused with the reason below
   std::string refused;
 };
 Welcome ask_for_admission(UniqueFd socket, const JoiningRank& who, const std::string& job,

@@ -37,8 +37,8 @@ namespace {
 
 constexpr std::int64_t kSecond = 1'000'000'000;
 constexpr std::int64_t kProofNs = 10 * kSecond;     // for a connection to prove itself
-constexpr std::size_t kMostPending = 256;           // at one time
-constexpr std::int64_t kLateNs = 30 * kSecond;      // for ranks that come when all is over
+constexpr std::size_t kMostPending = 256;           // connections that have not proven themselves
+constexpr std::int64_t kLateNs = 30 * kSecond;      // for ranks that come after the end
 constexpr std::int64_t kFarewellNs = 10 * kSecond;  // for the agents to end
 
 class Hub {
@@ -49,7 +49,7 @@ class Hub {
     while (!is_over_) turn();
     say_farewell();
     if (own_agent_ > 0) {
-      kill(own_agent_, SIGKILL);  // one that has not heard, or is stopped; its ranks end with it
+      kill(own_agent_, SIGKILL);  // it may not have heard, or may be stopped; its ranks end with it
       while (waitpid(own_agent_, nullptr, 0) < 0 && errno == EINTR) {
       }
     }
@@ -63,38 +63,38 @@ class Hub {
     JoiningRank who;
     std::string address;
     bool is_open = true;
-    int left_by = 0;  // the signal that it said to end by
+    int left_by = 0;  // the signal by which it said that it ends
   };
 
-  // A zygote of the driver's.
+  // Stands for one of the driver's zygotes.
   struct Program {
     Program(Channel control_, std::string start_)
         : control(std::move(control_)), start(std::move(start_)) {}
     Channel control;
-    std::string start;  // the agents' order
+    std::string start;  // the order that the agents get
     bool is_open = true;
-    std::map<int, std::string> torch;                // by rank, of those that are ready
-    std::map<std::uint64_t, std::uint64_t> workers;  // the driver's names, ours
+    std::map<int, std::string> torch;                // by rank, for those that are ready
+    std::map<std::uint64_t, std::uint64_t> workers;  // the driver's names to ours
   };
 
   struct Team {
     MappedMemory board;
     int world_size = 0;
-    std::map<int, std::uint64_t> members;  // by rank
-    std::set<int> changed;                 // ranks that others may wait for
+    std::map<int, std::uint64_t> members;  // ids of workers by rank
+    std::set<int> changed;                 // ranks whose changes others may wait for
   };
 
   struct Worker {
     Worker(Channel data_, UniqueFd output_) : data(std::move(data_)), output(std::move(output_)) {}
     int program = 0;
-    std::uint64_t name = 0;  // the driver's
-    int rank = 0;            // in its world
-    int place = 0;           // the launcher's rank that has it
+    std::uint64_t name = 0;  // the driver's name for it
+    int rank = 0;            // its rank in its world
+    int place = 0;           // the launcher's rank that runs it
     Channel data;
     UniqueFd output;
     std::shared_ptr<Team> team;
-    bool is_open = true;     // its socket
-    bool is_ending = false;  // once all is sent the socket is closed
+    bool is_open = true;     // whether its socket is open
+    bool is_ending = false;  // whether the socket closes once all is sent
   };
 
   void turn() {
@@ -203,8 +203,8 @@ class Hub {
 
   void start_program(int id, int rank) { say(rank, {"program", {id}, programs_.at(id)->start}); }
 
-  // Ranks that have not come yet are to have the code, too, where the driver was through before: of
-  // a bad option, for one.
+  // Ranks that have not come yet must get the code, too, if the driver ends before they come, say
+  // because of a bad option.
   void end(int code) {
     code_ = code;
     const bool was_interrupted = code > 128;
@@ -214,7 +214,7 @@ class Hub {
       ends_by_ns_ = monotonic_ns() + kLateNs;
   }
 
-  // Each agent ends its ranks, and then the connection.
+  // Waits until each agent has ended its ranks and then its connection.
   void say_farewell() {
     listening_.reset();
     for (auto& [rank, agent] : agents_)
@@ -298,7 +298,7 @@ class Hub {
         own = own_end(agent->channel.fd()).host();
         break;
       }
-    listening_.reset();  // all are there
+    listening_.reset();  // no more ranks are to come
     agents_.at(0)->address = own;
     std::vector<HostOfRank> hosts;
     for (auto& [rank, agent] : agents_) hosts.push_back({agent->who.host, agent->address});
@@ -320,12 +320,12 @@ class Hub {
     waiting_.clear();
   }
 
-  // The address at which this rank has found rank 0.
+  // Returns the address at which this rank has found rank 0.
   std::string where_it_found_us(int rank) const {
     return own_end(agents_.at(rank)->channel.fd()).host();
   }
 
-  // As the launcher says, else counted.
+  // Returns the local rank and the local size: what the launcher says, or else counts of ranks.
   std::pair<int, int> place_on_host(int rank) const {
     const JoiningRank& who = agents_.at(rank)->who;
     int before = 0, all = 0;
@@ -395,7 +395,7 @@ class Hub {
                 request.exec});
   }
 
-  // By the file of their board.
+  // Finds the team by the file of its board.
   std::shared_ptr<Team> team_of(const UniqueFd& board, int world_size) {
     struct stat status {};
     if (fstat(board.get(), &status) != 0) throw SystemError("a board has no file");
@@ -445,7 +445,7 @@ class Hub {
 
   void hear_agent(int rank) {
     Agent& agent = *agents_.at(rank);
-    // Everything that is there: an end must not hide what was said before.
+    // Reads all that is there first, so that an end does not hide what was said before it.
     Channel::Received received;
     while ((received = agent.channel.receive(Wait::kNo)) == Channel::Received::kSome)
       for (NextFrame next = agent.channel.next(); !std::holds_alternative<NoFrameYet>(next);
@@ -507,7 +507,7 @@ class Hub {
   void take_event(std::uint64_t id, Worker& worker, const LinkMessage& message) {
     Program& program = *programs_.at(worker.program);
     if (message.kind == "forked") {
-      say(program, WorkerForked{worker.name, 1});  // the number means nothing on this machine
+      say(program, WorkerForked{worker.name, 1});  // a process id means nothing on this machine
     } else if (message.kind == "fork_failed") {
       say(program, ForkFailed{worker.name, rank_text(worker.place) + ": " + message.text});
     } else if (message.kind == "seen") {
@@ -525,8 +525,8 @@ class Hub {
     }
   }
 
-  // The driver reads the end of the file when the worker has died or hangs; its position says where
-  // that is.
+  // Writes the output to the driver's file. The driver reads its end when the worker has died or
+  // hangs, and its position says where that is.
   static void show_output(const Worker& worker, const std::string& text) {
     clear_output(worker.output.get());
     std::string_view rest = text;
@@ -555,7 +555,7 @@ class Hub {
     }
   }
 
-  // What has ended and is read to its end.
+  // Forgets workers that have ended and whose sockets are read to the end.
   void forget_ended() {
     std::erase_if(ended_, [&](std::uint64_t id) {
       const auto worker = workers_.find(id);
@@ -626,7 +626,7 @@ class Hub {
   std::list<PendingConnection> pending_;
   std::map<int, std::unique_ptr<Agent>> agents_;     // by rank
   std::vector<HostOfRank> hosts_;                    // by rank, once all are there
-  std::map<int, std::vector<LinkMessage>> waiting_;  // by rank, until then
+  std::map<int, std::vector<LinkMessage>> waiting_;  // by rank, until all are there
   std::map<int, std::unique_ptr<Program>> programs_;
   std::map<std::uint64_t, std::unique_ptr<Worker>> workers_;
   std::vector<std::uint64_t> ended_;
@@ -640,14 +640,14 @@ class Hub {
   bool is_over_ = false;
   int code_ = 0;
   bool driver_is_there_ = true;
-  std::int64_t ends_by_ns_ = 0;  // 0: no end was asked for, or at once
+  std::int64_t ends_by_ns_ = 0;  // 0 where no end was asked for, or one at once
 };
 
 }  // namespace
 
 int be_hub() {
   prctl(PR_SET_NAME, "dg hub");
-  // Whoever ends the job ends the driver, and with it this.
+  // Whoever ends the job ends the driver, and the driver's end ends this process.
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) ::signal(signal, SIG_IGN);
   fcntl(kInheritedFd, F_SETFD, FD_CLOEXEC);
   raise_descriptor_limit();

@@ -22,7 +22,7 @@ namespace {
 
 Leader* only = nullptr;
 
-constexpr std::int64_t kLossNs = 300'000'000;  // for the hub to notice, and to say it
+constexpr std::int64_t kLossNs = 300'000'000;  // time for the hub to notice and say it
 
 }  // namespace
 

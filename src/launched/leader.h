@@ -1,5 +1,5 @@
-// Rank 0's process where a launcher has started several: it drives, and the ranks, its own among
-// them, are elsewhere.
+// Drives from rank 0's process where a launcher has started several. All ranks, its own too, are
+// served elsewhere.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace distgrad {
 
 class Leader {
  public:
-  // Listens for the other ranks, which need not be there yet, and returns at once. From now on no
-  // process that this one starts takes itself for a rank. Throws UserError, SystemError.
+  // Listens for the other ranks, which need not be there yet, and returns at once. Afterwards no
+  // process that this one starts takes itself for a rank. Throws SystemError.
   explicit Leader(const LaunchedWorld& world);
   ~Leader();
   Leader(const Leader&) = delete;
@@ -24,21 +24,22 @@ class Leader {
 
   const LaunchedWorld& world() const { return world_; }
 
-  // The control socket of a zygote that runs this command on every rank's host.
+  // Returns the control socket of a zygote that runs this command on every rank's host.
   UniqueFd open(const std::vector<std::string>& command);
 
-  // Where the ranks are; empty while not all have come.
+  // Returns where the ranks are; empty until all have come.
   const std::vector<HostOfRank>& hosts();
 
-  // By rank, where they are on several hosts; else empty.
+  // Returns the host names by rank; empty where the ranks are not on several hosts.
   std::vector<std::string> host_names();
-  // "On the 4 ranks of Slurm: ranks 0-1 on n0, ranks 2-3 on n1."
+  // Returns for example "On the 4 ranks of Slurm: ranks 0-1 on n0, ranks 2-3 on n1."
   std::string where();
 
-  // Which ranks are lost, with their hosts and how, if some are; waits a moment for it.
+  // Says which ranks are lost, with their hosts and how; empty where none is. Waits up to 0.3 s for
+  // the hub to notice.
   std::string loss();
 
-  // Has the others exit with this code, and waits until they are gone.
+  // Makes the others exit with this code. The destructor waits until they are gone.
   void finish(int code);
 
  private:
@@ -52,7 +53,7 @@ class Leader {
   std::string loss_;
 };
 
-// This process's; null: no launcher has started it, or it alone.
+// Returns this process's leader; null where no launcher has started it, or it alone.
 Leader* leader();
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// What rank 0's hub and the ranks' agents say to each other once they are connected: the rank
-// protocol's control and data sockets in one stream, and what is shared memory on one machine.
+// Encodes what rank 0's hub and the ranks' agents say to each other once they are connected. One
+// stream carries the rank protocol's control and data sockets, and the board and the output.
 //
 // clang-format off
 //   hub to agent                                   agent to hub
@@ -16,8 +16,8 @@
 //                                                  leaving SIGNAL
 // clang-format on
 //
-// Each is a frame: the words, a line end and the text are its header. The payload is the relayed
-// frame's.
+// Each is a frame whose header is the words, a line end and the text, and whose payload is that of
+// the relayed frame. "world" also has two numbers: the local rank and the local size.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct LinkMessage {
   std::span<const double> payload = {};
   std::shared_ptr<const void> keeper = {};  // of the payload
 
-  // The place-th number; -1: there is none.
+  // Returns the number at `place`; -1 where there is none.
   std::int64_t number(std::size_t place) const {
     return place < numbers.size() ? numbers[place] : -1;
   }

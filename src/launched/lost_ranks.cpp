@@ -11,8 +11,8 @@
 namespace distgrad {
 namespace {
 
-// As kTogetherNs, where a host is not heard any more: the kernel gives its connections up one by
-// one.
+// Replaces kTogetherNs where a host is not heard any more, as the kernel gives its connections up
+// one by one.
 constexpr std::int64_t kSilenceNs = 3'000'000'000;
 
 std::string plural(const std::string& how, std::size_t count) {

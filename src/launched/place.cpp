@@ -24,7 +24,7 @@ Json place_of(const LaunchedWorld& world) {
              {"first_port", world.first_port},
              {"ports", kPortsTried},
              {"wait_s", launch_timeout_s()},
-             // Of another use than the ranks' own proof, which has the same secret.
+             // The text makes this key differ from the ranks' proofs, which use the same secret.
              {"key", sha256(fmt::format("python {} {}", world.job, shared_secret()))}};
   if (world.rank == 0) {
     const Address address = address_to_listen_at(world.meeting_host, !world.is_on_one_host());

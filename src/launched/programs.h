@@ -1,5 +1,5 @@
-// Rank programs' commands, from rank 0's host to another: distgrad's own files may lie elsewhere
-// there.
+// Translates the commands of rank programs between hosts, as distgrad's own files may lie elsewhere
+// on another host.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace distgrad {
 
-// With words in place of this installation's files, and back.
+// anywhere() puts words in place of this installation's files, and here() does the reverse.
 std::vector<std::string> anywhere(std::vector<std::string> command);
 std::vector<std::string> here(std::vector<std::string> command);
 

@@ -13,8 +13,8 @@
 namespace distgrad {
 namespace {
 
-// The board has no other way to say that it was written to. What others wait for follows shortly on
-// something else; a case that takes long is looked at seldom.
+// The board cannot notify, so we look at it. What others wait for follows shortly after something
+// else; during a long case we look seldom.
 constexpr std::int64_t kShortestNs = 100'000, kLongestNs = 5'000'000;
 constexpr std::int64_t kReportNs = 250'000'000;
 constexpr std::size_t kOutputTail = 64 << 10;
@@ -63,7 +63,7 @@ void RemoteWorker::close() {
 
 void RemoteWorker::take_peers(const BoardPatches& patches) {
   apply_public_part(*reinterpret_cast<Board*>(board_.get()), patches);
-  interval_ns_ = kShortestNs;  // they may have waited for this
+  interval_ns_ = kShortestNs;  // the rank may have waited for this
   next_look_ns_ = 0;
 }
 
@@ -74,7 +74,7 @@ void RemoteWorker::on_forked(pid_t pid) {
 
 void RemoteWorker::on_exited(int wait_status) {
   pid_ = 0;
-  if (is_open_) exchange();  // what it said before
+  if (is_open_) exchange();  // takes what it said before it ended
   send_board();
   send_output();
   say_({"exited", {static_cast<std::int64_t>(id_), wait_status}, ""});
@@ -85,11 +85,11 @@ void RemoteWorker::exchange() {
   data_.flush(Wait::kNo);
   Channel::Received received;
   while ((received = data_.receive(Wait::kNo)) == Channel::Received::kSome) {
-    send_board();  // before the replies: who has those has what the rank wrote before
+    send_board();  // before the replies: who has them then has what the rank wrote before
     for (NextFrame next = data_.next(); !std::holds_alternative<NoFrameYet>(next);
          next = data_.next()) {
       auto* frame = std::get_if<Frame>(&next);
-      // What is no frame goes on as it is: it is for the driver to say what the rank did.
+      // Passes on what is no frame, as the driver has to say what the rank did.
       if (!frame) {
         say_({"data",
               {static_cast<std::int64_t>(id_)},

@@ -1,4 +1,4 @@
-// One worker of an agent: a rank's process, and what of it the hub has to hear.
+// Runs one worker of an agent, a rank's process, and tells the hub what it has to hear.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ class RemoteWorker {
  public:
   using Say = std::function<void(const LinkMessage&)>;
 
-  // Asks the zygote, which must outlive this, for the process.
+  // Asks the zygote, which must outlive this object, for the process.
   RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
                const std::string& exec, Say say);
 
   ZygoteProcess& zygote() const { return zygote_; }
-  std::uint64_t name() const { return name_; }  // the zygote's
+  std::uint64_t name() const { return name_; }  // the zygote's name for it
   int socket() const { return is_open_ ? data_.fd() : -1; }
   bool wants_to_write() const { return data_.has_queued(); }
 
@@ -36,9 +36,9 @@ class RemoteWorker {
 
   void on_forked(pid_t pid);
   void on_exited(int wait_status);
-  void exchange();  // with its socket
+  void exchange();  // reads from and writes to its socket
 
-  // Looks at the board while a case runs; when to look again, or never.
+  // Looks at the board while a case runs. Returns when to look again, the largest time for never.
   std::int64_t watch(std::int64_t now);
   void look();
 
@@ -46,7 +46,7 @@ class RemoteWorker {
   RemoteWorker(std::uint64_t id, ZygoteProcess& zygote, int rank, int world_size,
                const std::string& exec, Say say, std::shared_ptr<const UniqueFd> board,
                std::pair<UniqueFd, UniqueFd> sockets);
-  bool send_board();  // whether anything had changed
+  bool send_board();  // returns whether anything had changed
   void send_output();
   void send_seen(bool looked, const std::string& at);
 
@@ -63,8 +63,8 @@ class RemoteWorker {
   std::int64_t unanswered_ = 0;
   std::int64_t interval_ns_ = 0;
   std::int64_t next_look_ns_ = 0;
-  std::int64_t next_report_ns_ = 0;  // of output and state
-  long reported_output_ = 0;         // its position
+  std::int64_t next_report_ns_ = 0;  // when to send output and state next
+  long reported_output_ = 0;         // the position in it
 };
 
 }  // namespace distgrad

@@ -40,7 +40,8 @@ fs::path secret_file() {
                   file.string(), why));
 }
 
-// Empty: there is none.
+// Returns the secret in the file; empty where there is no file. Throws UserError where others can
+// read it or it is too short.
 std::string content(const fs::path& file) {
   const UniqueFd fd(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd && errno == ENOENT) return {};
@@ -56,8 +57,8 @@ std::string content(const fs::path& file) {
   return text;
 }
 
-// Under another name first: who finds the file finds all of it. Of several processes that make one
-// the first has made it.
+// Writes under another name and then links it, so that whoever finds the file finds all of it. If
+// several processes do so, the first one's file stays.
 void make(const fs::path& file) {
   std::error_code error;
   fs::create_directories(file.parent_path(), error);

@@ -14,11 +14,11 @@
 namespace distgrad {
 namespace {
 
-// Below those that the kernel gives to outgoing connections (32768 on).
+// These ports lie below those that the kernel gives to outgoing connections (32768 on).
 constexpr int kLowestPort = 20000, kPorts = 12000;
 constexpr int kLastPort = 65535 - 64;
 
-// Values of the environment.
+// Reads values of the environment.
 class Variables {
  public:
   explicit Variables(const Variable& variable) : variable_(variable) {}
@@ -48,7 +48,7 @@ class Variables {
 
 constexpr int kMostRanks = 1 << 20;
 
-// rank and size by these env, if both are there.
+// Takes rank and size from these variables; returns whether both are there.
 bool take_place(const Variables& env, const char* rank, const char* size, LaunchedWorld& world) {
   if (!env.has(rank) || !env.has(size)) return false;
   world.size = env.number(size, 1, kMostRanks);
@@ -82,7 +82,7 @@ bool by_open_mpi(const Variables& env, LaunchedWorld& world) {
   return true;
 }
 
-// Only a step's env: a batch script has SLURM_PROCID, too, and is alone.
+// Looks only at a step's variables: a batch script has SLURM_PROCID, too, yet is alone.
 bool by_slurm(const Variables& env, LaunchedWorld& world) {
   if (!env.has("SLURM_STEP_ID") || !take_place(env, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", world))
     return false;

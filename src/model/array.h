@@ -1,5 +1,6 @@
-// A tensor as a plain value: shape and elements, row-major. Elements are held as float64, which
-// represents every value of every dtype a case can have exactly. Copies share the elements.
+// Holds a tensor as a plain value: its shape and its elements in row-major order. Elements are
+// float64, which represents every value of every dtype of a case exactly. Copies share the
+// elements.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class Array {
         owned_(std::make_shared<const std::vector<double>>(std::move(values))) {
     data_ = owned_->data();
   }
-  // Elements that live elsewhere (shared memory); `keeper` keeps them alive.
+  // Views elements that live elsewhere (shared memory); `keeper` keeps them alive.
   Array(Shape shape, const double* data, std::shared_ptr<const void> keeper)
       : shape_(std::move(shape)), keeper_(std::move(keeper)), data_(data) {}
   static Array scalar(double value) { return Array(Shape{}, {value}); }

@@ -1,5 +1,5 @@
-// The backends by name, as a scenario and `distgrad list backends` know them. Whether one can be
-// used on this machine is asked of distgrad-rank (cli/accelerators.h), not said here.
+// Lists the backends by name, as scenarios and `distgrad list backends` use them. Only
+// distgrad-rank knows whether this machine can use one (cli/accelerators.h).
 #pragma once
 
 #include <algorithm>
@@ -32,7 +32,7 @@ constexpr bool takes_device(const BackendRow& row, std::string_view device) {
   return std::find(row.devices.begin(), row.devices.end(), device) != row.devices.end();
 }
 
-// The environment variable with which the driver lets several ranks have one GPU under NCCL
+// Names the environment variable by which the driver lets several ranks share one GPU under NCCL
 // (--share-gpu).
 inline constexpr const char* kShareGpuVariable = "DISTGRAD_SHARE_GPU";
 

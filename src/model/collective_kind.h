@@ -1,7 +1,7 @@
-// The collectives by name, which options each takes and what it gives: what a parser, `list
-// collectives`, the schema, the names of mistakes, the audit, random programs and the ranks in
-// Python need. How a collective is simulated and run stands in
-// src/rank/collectives and src/python/distgrad/ranks/collectives, one file each.
+// Lists the collectives by name, with the options that each takes and the result that it gives. The
+// parser, `list collectives`, the schema, the findings, the audit, the random programs and the
+// ranks in Python read it. How a collective is simulated and run is in src/rank/collectives and
+// src/python/distgrad/ranks/collectives, one file each.
 #pragma once
 
 #include <array>
@@ -27,20 +27,20 @@ enum class CollectiveKind {
 
 enum class ReduceOp { kSum, kAvg, kProduct, kMin, kMax, kPremulSum };
 
-// The shape of what a rank gets.
+// Says which shape each rank's result has.
 enum class ResultShape {
-  kOperand,    // its operand's
+  kOperand,    // the shape of its operand
   kJoined,     // the operands stacked on a new leading dim; with `dim` concatenated along it
-  kChunk,      // its chunk of one operand, cut evenly or by `splits`
+  kChunk,      // its own chunk of one operand, cut evenly or by `splits`
   kExchanged,  // a chunk of each operand, concatenated; each rank cuts by its own row of `splits`
-  kSender      // that of the operand of the rank which sends to it
+  kSender      // the shape of the sender's operand
 };
 inline constexpr std::array<std::string_view, 5> kResultShapeNames = {"operand", "joined", "chunk",
                                                                       "exchanged", "sender"};
 
-// What goes in and what comes out, where the adjoint is right: P partial (to be summed), R
-// replicated with cotangents that differ by rank, I invariant (one loss), V varying.
-// Source: spmd_types; Megatron's f is I->R, its g P->I.
+// Says what goes in and what comes out where the adjoint is right: P is partial (to be summed), R
+// replicated with cotangents that differ by rank, I invariant (one loss), V varying. Source:
+// spmd_types; Megatron's f is I->R, its g P->I.
 struct LayoutSignature {
   std::string_view own_losses = "V->V";
   std::string_view one_loss = "V->V";
@@ -53,22 +53,23 @@ struct CollectiveTraits {
   bool takes_op = false;    // `op` and, with premul_sum, `factor`
   bool takes_root = false;
   bool takes_dim = false;
-  bool takes_splits = false;  // a list; where chunks are exchanged a square list of lists
-  bool takes_pairs = false;   // required where taken
+  bool takes_splits = false;  // a list; a square list of lists if ranks exchange chunks
+  bool takes_pairs = false;   // required if the collective takes them
   bool has_async = false;     // torch's own call takes async_op
   ResultShape shape = ResultShape::kOperand;
-  bool communicates = true;   // in forward; what does not is local there, and its backward may
+  bool communicates = true;   // in forward; a collective that does not may still communicate in
+                              // backward
   bool only_on_root = false;  // zeros elsewhere
-  bool same_on_all = false;   // the ranks of a group get one result
+  bool same_on_all = false;   // all ranks of a group get the same result
   LayoutSignature signature = {};
 
   constexpr bool keeps_shape() const { return shape == ResultShape::kOperand; }
-  // `dim` may be left out; the others' is 0 then.
+  // These may omit `dim`. For the other collectives a missing `dim` is 0.
   constexpr bool joins() const { return shape == ResultShape::kJoined; }
   constexpr bool exchanges() const { return shape == ResultShape::kExchanged; }
 };
 
-// In the order of the enumeration.
+// The rows are in the order of the enumeration.
 inline constexpr auto kCollectives = std::to_array<CollectiveTraits>({
     {.kind = CollectiveKind::kAllReduce,
      .name = "all_reduce",

@@ -1,4 +1,5 @@
-// What comparing one case's distributed run with its simulation found: what diagnosis starts from.
+// Holds what a comparison of one case's distributed run with its simulation found. Diagnosis starts
+// from it.
 #pragma once
 
 #include <algorithm>
@@ -10,26 +11,27 @@
 
 namespace distgrad {
 
-// The first step whose forward value is not the simulation's; an empty step is the loss.
+// Names the first step whose forward value differs from the simulation's. An empty `step` is the
+// loss.
 struct ForwardDifference {
   std::string step;
   int rank = 0;
   std::vector<std::int64_t> index;
-  std::vector<int> ranks;          // all ranks where it differs
+  std::vector<int> ranks;          // all ranks where the value differs
   std::vector<Array> simulated;    // by rank
   std::vector<Array> distributed;  // by rank
 };
 
-// Something that must equal the simulated truth and does not: the file's own `truth`, or
-// `single_device`.
+// Describes a value that should equal the simulated truth and does not: the file's own `truth`, or
+// the result of `single_device`.
 struct GuardDifference {
   std::string input;  // empty: the loss, against the objective J
   int rank = -1;      // -1: the full tensor, or the loss
   std::vector<std::int64_t> index;
   Array simulated;  // of the distributed program: the truth, or J
   Array wanted;     // what the file or the one-device program says
-  std::optional<double>
-      factor;  // simulated over wanted, where that is one number for everything that differs
+  // Holds simulated over wanted, if one number fits every element that differs.
+  std::optional<double> factor;
 };
 
 struct CaseComparison {

@@ -1,5 +1,5 @@
-// When two numbers, or two tensors, are the same, and how far apart they are. NaN equals NaN and an
-// infinity itself; all else is infinitely far from them.
+// Defines when two numbers or tensors are the same and how far apart they are. NaN equals NaN, and
+// an infinity equals itself; everything else is infinitely far from them.
 #pragma once
 
 #include <cmath>
@@ -17,7 +17,7 @@ inline double distance(double a, double b) {
   return std::isnan(d) ? std::numeric_limits<double>::infinity() : d;
 }
 
-// Shape and elements.
+// Returns true if shape and elements are the same.
 bool same_values(const Array& a, const Array& b);
 
 struct Furthest {
@@ -25,7 +25,7 @@ struct Furthest {
   double distance = 0;  // 0: all are the same
 };
 
-// Of two tensors of one shape, the first of those that are furthest apart.
+// Returns the first of the elements that are furthest apart. Both tensors have the same shape.
 Furthest furthest_apart(const Array& a, const Array& b);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// The dtypes a case can have, and the figures of each that a derived tolerance needs.
+// Lists the dtypes of cases, with the figures that a derived tolerance needs.
 #pragma once
 
 #include <array>

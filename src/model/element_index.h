@@ -1,4 +1,4 @@
-// Where an element of a row-major tensor stands: its index along each dim.
+// Converts the position of an element in a row-major tensor to its index along each dim.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace distgrad {
 
-// Of a rank or a dim, by which lists are in order.
+// Converts a rank or a dim to the index of a list that is ordered by it.
 inline std::size_t to_index(int rank_or_dim) { return static_cast<std::size_t>(rank_or_dim); }
 
 inline std::vector<std::int64_t> index_of(const Shape& shape, std::int64_t element) {

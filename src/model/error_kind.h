@@ -1,4 +1,4 @@
-// What kind of error a case ended with. Source: command-line contract, "JSON report".
+// Lists the kinds of error that a case can end with. Source: command-line contract, "JSON report".
 #pragma once
 
 #include <array>
@@ -9,15 +9,15 @@
 namespace distgrad {
 
 enum class ErrorKind {
-  kException,  // a rank, or what it ran, raised
-  kCrash,      // a rank died, or said what no rank says
-  kHang,       // a rank did not come where the others wait, or was not done in time
+  kException,  // a rank, or code that it ran, raised
+  kCrash,      // a rank died, or sent something that no rank sends
+  kHang,       // a rank did not reach the others, or was not done in time
   kDesync,     // ranks wait in different collectives
   kBackend,    // a connection or a device failed
   kSubject     // the subject cannot be loaded: no case is to blame
 };
 
-// By the values of ErrorKind; as ranks and reports have them.
+// The names are in the order of ErrorKind; ranks and reports use them.
 inline constexpr std::array<std::string_view, 6> kErrorKinds = {"exception", "crash",   "hang",
                                                                 "desync",    "backend", "subject"};
 

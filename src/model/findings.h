@@ -1,5 +1,4 @@
-// The findings by name: what a wrong gradient may be explained as. Source: command-line contract,
-// "Findings".
+// Lists the findings, which explain a wrong gradient. Source: command-line contract, "Findings".
 #pragma once
 
 #include <algorithm>
@@ -15,7 +14,7 @@ struct FindingRow {
   std::string_view name;
   std::string_view meaning;  // one line, for somebody who has read nothing else
   std::string_view help;     // what usually causes it and what to change
-  // Most data does not show it: a backward is right in most cases that has it.
+  // True if most data does not show the mistake, so that a wrong backward is right in most cases.
   bool is_shown_by_few_data = false;
 };
 
@@ -132,14 +131,14 @@ static_assert(std::ranges::none_of(kFindings, [](const FindingRow& row) {
   return row.name.empty() || row.meaning.empty() || row.help.empty();
 }));
 
-// Its place in kFindings; -1: it is none.
+// Returns the finding's index in kFindings, or -1 if there is none of that name.
 constexpr int finding_index(std::string_view name) {
   for (std::size_t i = 0; i < kFindings.size(); ++i)
     if (kFindings[i].name == name) return static_cast<int>(i);
   return -1;
 }
 
-// One of kFindings, or none. A literal that is not among them does not compile.
+// Names one of kFindings, or none. A literal that is not in the table does not compile.
 class FindingName {
  public:
   constexpr FindingName() = default;
@@ -155,7 +154,7 @@ class FindingName {
 
   constexpr bool empty() const { return index_ < 0; }
   constexpr std::string_view text() const { return empty() ? "" : row().name; }
-  // Of one of kFindings.
+  // Returns the row. The name must not be empty.
   constexpr const FindingRow& row() const { return kFindings[static_cast<std::size_t>(index_)]; }
   operator std::string() const { return std::string(text()); }
 
@@ -165,7 +164,7 @@ class FindingName {
   int index_ = -1;
 };
 
-// What usually causes it and what to change.
+// Returns what usually causes the finding and what to change.
 constexpr std::string_view help_with(FindingName finding) { return finding.row().help; }
 
 }  // namespace distgrad

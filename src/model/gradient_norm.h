@@ -1,5 +1,5 @@
-// Losses of the form squared_gradient_norm(LOSS): the squared norm of LOSS's gradients, for which
-// backward runs twice. It is a form of the whole loss, and no function of expressions.
+// Reads losses of the form squared_gradient_norm(LOSS): the squared norm of LOSS's gradients, for
+// which backward runs twice. Only a whole loss has this form; it is no function of expressions.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace distgrad {
 
-// LOSS, as it is written; nullopt for a loss of another form. Throws std::invalid_argument where
-// the form begins the loss and is not the whole of it.
+// Returns the text of LOSS, or nullopt if the loss has another form. Throws std::invalid_argument
+// if the loss begins with the form and continues after it.
 std::optional<std::string> inner_of_gradient_norm(std::string_view loss);
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// The ranks of a group in another order than the group's own: what code makes of them that counts
-// by ranks of the world.
+// Reorders the ranks of a group the way that mistaken code does, which takes world ranks for group
+// ranks.
 #pragma once
 
 #include <string_view>
@@ -9,12 +9,12 @@ namespace distgrad {
 
 inline constexpr std::string_view kGroupOrders[] = {
     "sorted",      // ascending
-    "world_rank",  // each rank at the place that its rank in the world, modulo the group's size,
-                   // says
-    "world_root",  // the rank of the world that the number of the root names is where the root is
+    "world_rank",  // each rank at the place (its world rank) modulo (the group's size)
+    "world_root",  // puts the world rank that equals the root's number at the root's place
 };
 
-// `list` in one of kGroupOrders; as it was where that is no order of it.
+// Returns `list` in one of kGroupOrders, or unchanged if `order` does not yield a permutation of
+// it.
 std::vector<int> reordered(const std::vector<int>& list, std::string_view order, int root);
 
 }  // namespace distgrad

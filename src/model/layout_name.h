@@ -1,4 +1,4 @@
-// What the layouts are called, in scenario files, messages and reports.
+// Names the layouts, for scenario files, messages and reports.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace distgrad {
 
-// In the order of Layout::Kind.
+// The names are in the order of Layout::Kind.
 inline constexpr std::array<std::string_view, 4> kLayoutNames = {"local", "replicate", "invariant",
                                                                  "shard"};
 

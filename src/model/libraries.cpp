@@ -10,7 +10,7 @@ namespace {
 
 using enum CollectiveKind;
 
-// name, finding, summary. `reference`'s and `in_place`'s ways are not rules and not listed.
+// Columns: name, finding, summary. `reference` and `in_place` use no rules, so they have no row.
 constexpr std::array kRules = std::to_array<BackwardRuleRow>({
     {"adjoint", "", "the adjoint: what the chain rule asks for"},
     {"identity", "identity-backward", "the rank's own cotangent passed on"},
@@ -168,7 +168,7 @@ bool names_op(std::string_view ops, ReduceOp op) {
   return false;
 }
 
-// Major and minor version as one number.
+// Returns major and minor version as one number.
 int version_number(std::string_view text) {
   int parts[2] = {0, 0};
   std::size_t part = 0;

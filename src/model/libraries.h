@@ -1,5 +1,5 @@
-// The subjects by name: what each library's backward rule is for each collective, as rows of data
-// with their source. Torch-free, so that the driver can list them and skip what a subject does not
+// Lists the subjects by name, and each library's backward rule for each collective, with the source
+// of each. It is free of torch, so that the driver can list subjects and skip what one does not
 // offer.
 #pragma once
 
@@ -14,8 +14,8 @@ namespace distgrad {
 
 struct BackwardRuleRow {
   std::string_view name;  // "adjoint", "identity", ...
-  std::string_view
-      finding;  // the finding it stands for when it is not the truth, e.g. "identity-backward"
+  // Names the finding that the rule stands for when it is not the truth, e.g. "identity-backward".
+  std::string_view finding;
   std::string_view summary;
 };
 
@@ -26,8 +26,9 @@ struct LibraryRow {
   CollectiveKind kind;
   std::string_view ops;   // comma-separated reduce ops, or "" for all (kinds without op: "")
   std::string_view rule;  // a backward rule's name, or "raises"
-  std::string_view since =
-      {};  // the first torch it was measured on, "2.15"; "": all. The first row that fits counts.
+  // Names the first torch that it was measured on, "2.15"; "" means all. The first row that fits
+  // counts.
+  std::string_view since = {};
 };
 
 struct SubjectRow {
@@ -39,11 +40,11 @@ struct SubjectRow {
 std::span<const SubjectRow> subjects();
 std::span<const LibraryRow> library_rows();
 
-// The rule a subject has for a collective; nullopt: not offered. `copy` and `slice` of a subject
-// that has no row for them are the adjoint. For "reference" and "in_place": "native"/"dispatcher"
-// for everything they offer. A mutant offers what "reference" does; which steps it gets wrong its
-// text says (model/subject_text.h). `torch` is the version that runs it ("2.15.0"); where it is
-// empty, the newest.
+// Returns the rule that a subject has for a collective, or nullopt if the subject does not offer
+// it. `copy` and `slice` of a subject without a row for them are the adjoint. "reference" and
+// "in_place" return "native" and "dispatcher" for everything they offer. A mutant offers what
+// "reference" does; its text says which steps are wrong (model/subject_text.h). `torch` is the
+// version that runs the subject ("2.15.0"); empty means the newest.
 std::optional<std::string_view> rule_of(std::string_view subject, CollectiveKind kind, ReduceOp op,
                                         std::string_view torch = {});
 

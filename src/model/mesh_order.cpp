@@ -14,7 +14,7 @@ std::vector<int> places_in_order(const std::vector<MeshAxis>& mesh,
                                  const std::vector<std::string>& order) {
   if (!is_order_of(order, mesh) || std::ranges::equal(order, mesh, {}, {}, &MeshAxis::name))
     return {};
-  std::map<std::string, int> sizes, strides;  // of axes, over the processes
+  std::map<std::string, int> sizes, strides;  // by axis, over the processes
   for (const MeshAxis& axis : mesh) sizes[axis.name] = axis.size;
   int stride = 1;
   for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {

@@ -12,7 +12,7 @@ namespace {
 using Kind = Objective::Kind;
 using Word = Objective::Axis;
 
-// Without a mesh the world is one axis, with an empty name.
+// Describes one mesh axis. Without a mesh the world is one axis with an empty name.
 struct AxisOfRanks {
   std::string name;
   int size = 1;
@@ -41,7 +41,7 @@ std::vector<AxisOfRanks> axes_of(const Program& program) {
   return axes;
 }
 
-// What the objective says of each axis; not for {rank: k}.
+// Returns what the objective says of each axis. Throws std::logic_error for rank:k.
 std::vector<Word> words_of(const std::vector<AxisOfRanks>& axes, const Objective& objective) {
   switch (objective.kind) {
     case Kind::kSum:
@@ -83,7 +83,8 @@ bool some_sync_averages(const Program& program, const std::string& axis) {
                      [&](const Input& input) { return averages_along(input, axis); });
 }
 
-// The axes whose size the backward weight is meant to divide by, the sync's included.
+// Returns the axes whose size the weight of backward should divide by, including those left to a
+// sync.
 std::vector<AxisOfRanks> dividing_axes(const Program& program, const Objective& objective,
                                        bool divides_replicated) {
   std::vector<AxisOfRanks> dividing;
@@ -96,7 +97,7 @@ std::vector<AxisOfRanks> dividing_axes(const Program& program, const Objective& 
   return dividing;
 }
 
-// Ranks that differ only along the replicated axes, in lists of two or more.
+// Groups ranks that differ only along the replicated axes into lists of two or more.
 std::vector<std::vector<int>> lists_along(const std::vector<AxisOfRanks>& axes,
                                           const std::vector<Word>& words, int world_size) {
   std::vector<std::pair<std::vector<int>, std::vector<int>>> lists;  // fixed coordinates, ranks
@@ -128,9 +129,9 @@ bool agree(const Program& program, const Objective& objective, const std::vector
   return true;
 }
 
-// Every choice of a word for each axis of two or more ranks (on an axis of one rank all words mean
-// the same). Beyond three such axes only those where one axis differs from all others: 3^axes would
-// swamp the report.
+// Returns every choice of a word for each axis of two or more ranks; on an axis of one rank all
+// words mean the same. Beyond three such axes it keeps only those where one axis differs from all
+// others, since 3^axes objectives would swamp the report.
 std::vector<Objective> objectives_by_axis(const std::vector<AxisOfRanks>& axes) {
   constexpr std::array kWords = {Word::kSum, Word::kMean, Word::kReplicated};
   constexpr std::size_t kFullyCombinedAxes = 3;
@@ -202,7 +203,7 @@ std::vector<double> truth_weights(const Program& program, const Objective& objec
   if (objective.kind == Kind::kRank) return weights_of_rank(program.world_size, objective.rank);
   const std::vector<AxisOfRanks> axes = axes_of(program);
   const std::vector<Word> words = words_of(axes, objective);
-  // One division by the product of the sizes: rounded once.
+  // One division by the product of the sizes rounds only once.
   int divisor = 1;
   for (std::size_t a = 0; a < axes.size(); ++a)
     if (words[a] == Word::kMean) divisor *= axes[a].size;

@@ -1,4 +1,4 @@
-// What "the gradient" is meant to be, as weights on the ranks' losses. Source: semantics,
+// Says what "the gradient" is meant to be, as weights on the ranks' losses. Source: semantics,
 // "Objective".
 #pragma once
 
@@ -20,32 +20,31 @@ struct Objective {
   bool operator==(const Objective&) const = default;
 };
 
-// As spelt in case names: sum, mean, replicated, rank:1, dp=mean+tp=replicated.
+// Spells an objective as case names do: sum, mean, replicated, rank:1, dp=mean+tp=replicated.
 std::string spelled(const Objective&);
 
-// J = Σ_r w_r l_r: the weights w that define the truth, by rank.
+// Returns the weights w, by rank, that define the truth: J = Σ_r w_r l_r.
 std::vector<double> truth_weights(const Program&, const Objective&);
 
-// The cotangent each rank's backward starts with. `divides_replicated` is true for the subject
-// `reference` alone (under `replicated` it divides by the size too). A mean over an axis (or the
-// world) along which some input has sync "mean" is left to that sync.
+// Returns the cotangent that each rank's backward starts with. `divides_replicated` is true for the
+// subject `reference` alone, which divides by the size under `replicated`, too. Along an axis (or
+// the world) where some input has sync "mean", that sync does the division instead.
 std::vector<double> backward_weights(const Program&, const Objective&, bool divides_replicated);
 
-// By input: what the gradients of that input are divided by after backward, because the weight left
-// the division to another input's sync (1 for most).
+// Returns, by input, the number to divide its gradients by after backward. It is not 1 where
+// backward_weights left the division to another input's sync.
 std::vector<double> post_sync_divisors(const Program&, const Objective&, bool divides_replicated);
 
-// Every objective that is defined for the program: sum, mean, replicated where the losses agree,
-// rank:k for each k, and with a mesh every combination by axis for which the losses agree along its
-// replicated axes and that is not one of the plain ones under another name (with more than three
-// axes only those in which one axis differs from all others). So a declared objective by axis need
-// not be among them.
-// `losses` by rank, compared with == (the caller decides about tolerance by passing equalised
-// values).
+// Returns every objective that is defined for the program: sum, mean, replicated if the losses
+// agree, and rank:k for each k. With a mesh it adds the combinations by axis whose replicated axes
+// have losses that agree, except those that equal a plain objective. With more than three axes it
+// adds only those in which one axis differs from all others, so a declared objective by axis may be
+// missing.
+// `losses` are by rank and compared with ==; the caller equalises those that agree within a
+// tolerance.
 std::vector<Objective> defined_objectives(const Program&, const std::vector<double>& losses);
 
-// The ranks must agree on the loss within each list of this partition under `objective`; empty
-// where none must.
+// Returns lists of ranks that must agree on the loss under `objective`; empty if none must.
 std::vector<std::vector<int>> ranks_that_agree(const Program&, const Objective&);
 
 }  // namespace distgrad

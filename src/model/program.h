@@ -1,5 +1,5 @@
-// One case's SPMD program with everything resolved that can be without torch: one world size, one
-// dtype, groups as lists of ranks. It is what the driver sends to the simulator and to the ranks.
+// Describes one case's SPMD program, with everything resolved that can be without torch: one world
+// size, one dtype, groups as lists of ranks. The driver sends it to the simulator and to the ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,20 +15,20 @@
 
 namespace distgrad {
 
-// An expression of the scenario language and the JSON pointer of its text, for messages.
+// Holds an expression of the scenario language and the JSON pointer of its text, for messages.
 struct Expression {
   std::string text;
   std::string pointer;  // "/steps/0/xx"
 };
 
-// A named partition of the ranks: every rank is in exactly one list; the order in a list is the
-// rank in the group.
+// Partitions the ranks: every rank is in exactly one list, and its place there is its rank in the
+// group.
 struct Group {
   std::string name;
   std::vector<std::vector<int>> partition;
   bool is_mesh_axis = false;
 
-  // Index of the list that holds `rank`, and the rank's place in it.
+  // Returns the index of the list that holds `rank`, and the rank's place in it.
   std::pair<int, int> place_of(int rank) const;
 };
 
@@ -38,7 +38,7 @@ struct Layout {
   int dim = 0;  // kShard only; may be negative, as in torch
 };
 
-// How an input lies along one mesh axis, or (axis empty) along the whole world.
+// Says how an input lies along one mesh axis or, if `axis` is empty, along the whole world.
 struct AxisLayout {
   std::string axis;
   Layout layout;
@@ -56,14 +56,14 @@ struct RandomSpec {
 struct Input {
   std::string name;
   std::string pointer;
-  // Array: the same value on every rank. vector<Array>: by rank. Expression and RandomSpec:
-  // computed by whoever runs the program (in float64, then converted to the dtype).
+  // An Array is the same value on every rank, a vector<Array> has one value a rank. Whoever runs
+  // the program computes Expression and RandomSpec in float64 and converts the result to the dtype.
   std::variant<Array, std::vector<Array>, Expression, RandomSpec> value;
   bool requires_grad = true;
-  std::vector<AxisLayout>
-      layout;  // one entry with an empty axis, or one for every mesh axis in mesh order
-  // Sum or mean all-reduce of the gradient after backward, by axis (empty: the world). Empty list:
-  // none.
+  // Has one entry with an empty axis, or one for every mesh axis in mesh order.
+  std::vector<AxisLayout> layout;
+  // Lists the all-reduces (sum or mean) of the gradient after backward, by axis; an empty axis is
+  // the world.
   enum class Sync { kSum, kMean };
   std::vector<std::pair<std::string, Sync>> sync;
 
@@ -80,18 +80,18 @@ struct CollectiveCall {
   double factor = 1;       // premul_sum only
   int root = 0;            // within the group
   std::optional<int> dim;  // absent: the kind's default
-  std::vector<std::vector<std::int64_t>>
-      splits;                              // empty: even; all_to_all: a row a rank; others: one row
+  // Empty means even; all_to_all has a row for each rank, the others have one row.
+  std::vector<std::vector<std::int64_t>> splits;
   std::vector<std::pair<int, int>> pairs;  // send_recv: source, destination, within the group
 };
 
-// A call of the user's own code, which each rank makes and which may communicate as it likes. Runs
-// on ranks in Python alone.
+// Calls the user's own code on each rank, which may communicate as it likes. Only ranks in Python
+// run it.
 struct CodeCall {
   std::string code;  // "python:FILE.py:NAME" or "python:MODULE:NAME"
   std::vector<Expression> arguments;
-  std::string simulate;  // the same for all ranks at once, named alike: the truth; empty: from
-                         // finite differences
+  std::string simulate;  // code of this form that computes the truth for all ranks at once; empty:
+                         // finite differences give it
 };
 
 struct Step {
@@ -101,20 +101,20 @@ struct Step {
 
   const CollectiveCall* collective() const { return std::get_if<CollectiveCall>(&what); }
   const CodeCall* code() const { return std::get_if<CodeCall>(&what); }
-  // Whether the ranks tell its value: of a collective and of a call, in which they may have
-  // communicated.
+  // Returns true if the ranks report the step's value: that of a collective or of a code call,
+  // which may have communicated.
   bool is_reported() const { return !std::holds_alternative<Expression>(what); }
 };
 
 bool has_code(const std::vector<Step>&);
-// Whether some call says nothing of what it means for all ranks at once: then only the ranks
-// themselves can tell.
+// Returns true if some code call has no `simulate`; then only the ranks themselves can measure the
+// truth.
 bool needs_differences(const std::vector<Step>&);
 
-// The text of every expression of a step, for what looks for names in them.
+// Returns the text of every expression of a step, for callers that look for names in them.
 std::string texts_of(const Step&);
 
-// The program as it would be on one device: names as in steps, inputs whole.
+// Describes the program as it would be on one device: names as in steps, inputs whole.
 struct SingleDevice {
   std::vector<Step> steps;  // expressions only
   Expression loss;
@@ -128,9 +128,9 @@ struct Program {
   std::vector<Step> steps;
   Expression loss;
   std::optional<SingleDevice> single_device;
-  // The file's own truth: numbers by rank for local inputs, else the full tensor; or a closed form.
-  // One Array is the full tensor; one of shape [] ("nan", "inf", "-inf") stands for every element
-  // of every rank.
+  // Holds the file's own truth: numbers by rank for local inputs, one full tensor for the others,
+  // or a closed form. An Array of shape [] ("nan", "inf", "-inf") stands for every element of every
+  // rank.
   struct Truth {
     std::string input;
     std::string pointer;
@@ -139,7 +139,7 @@ struct Program {
   std::vector<Truth> truth;
 
   const Group* group_named(const std::string& name) const;
-  // The group's lists of ranks; of "" one, the world.
+  // Returns the group's lists of ranks. The name "" is the world, which is one list.
   std::vector<std::vector<int>> partition_of(const std::string& group) const;
   std::vector<const Group*> mesh() const;  // the groups that are mesh axes, in order
 };

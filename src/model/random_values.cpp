@@ -8,7 +8,7 @@ namespace {
 constexpr std::uint64_t kDraws = 12;  // uniforms that make a normal
 constexpr std::uint64_t kStep = 0x9E3779B97F4A7C15ull;
 
-// splitmix64's output function, and FNV-1a.
+// These are splitmix64's output function and FNV-1a.
 inline std::uint64_t mixed(std::uint64_t z) {
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
@@ -21,14 +21,14 @@ std::uint64_t fnv1a(const std::string& text) {
   return h;
 }
 
-// What is left when 64 bits are divided by `span`, for many of them at once: doubles have vector
-// instructions, and are exact up to 2^53.
+// Computes 64-bit integers modulo `span`, many at once. It uses doubles, which have vector
+// instructions and are exact up to 2^53.
 struct Remainder {
-  static constexpr double kMostSpan = 0x1p26;  // its square and 2^32 are below 2^53 together
+  static constexpr double kMostSpan = 0x1p26;  // so that its square plus 2^32 is below 2^53
 
   explicit Remainder(double of) : span(of), inverse(1 / of), of_high(std::fmod(0x1p32, of)) {}
 
-  // Of a whole number below 2^53. The quotient is off by one at most.
+  // Takes a whole number below 2^53. The quotient is off by at most one.
   inline __attribute__((always_inline)) double of(double x) const {
     const double rest = x - static_cast<double>(static_cast<std::int64_t>(x * inverse)) * span;
     const double raised = rest < 0 ? rest + span : rest;
@@ -51,8 +51,8 @@ inline __attribute__((always_inline)) void integers(std::uint64_t start, std::ui
     out[i] = lowest + remainder(mixed(start + (first + i + 1) * kStep));
 }
 
-// The draws in their order, as sums of floating-point numbers depend on it. All products are exact:
-// fused or not, the bits are the same.
+// Adds the draws in a fixed order, since floating-point sums depend on it. All products are exact,
+// so the bits are the same whether the compiler fuses or not.
 inline __attribute__((always_inline)) void normals(std::uint64_t start, std::uint64_t first,
                                                    double* out, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
@@ -107,7 +107,8 @@ double RandomValues::operator[](std::uint64_t i) const {
     case RandomSpec::Kind::kNormal:
       break;
   }
-  // Irwin-Hall: twelve uniforms have variance one; no libm, so the same bits everywhere.
+  // Irwin-Hall: the sum of twelve uniforms has variance one. It needs no libm, so the bits are the
+  // same on every machine.
   double sum = 0;
   for (std::uint64_t k = 0; k < kDraws; ++k) sum += uniform(kDraws * i + k);
   return sum - 6;

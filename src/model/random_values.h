@@ -1,5 +1,5 @@
-// The values of a random input: by seed, name, rank and place alone, the same on every machine.
-// Source: docs/scenarios.md, "Random inputs".
+// Draws the values of a random input. They depend only on seed, name, rank and place, so they are
+// the same on every machine. Source: docs/scenarios.md, "Random inputs".
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace distgrad {
 
 class RandomValues {
  public:
-  // `rank` < 0: of an input that is one tensor and not a rank's. The shape of `spec` is not looked
-  // at.
+  // A `rank` below 0 is for an input that is one tensor for all ranks. The shape in `spec` is
+  // ignored.
   RandomValues(const RandomSpec& spec, const std::string& name, int rank);
 
-  // Element i, counted in row-major order.
+  // Returns element i, counted in row-major order.
   double operator[](std::uint64_t i) const;
 
-  // The elements from `first` on, the same bits, faster.
+  // Writes the elements from `first` on. The bits are those of operator[], but it is faster.
   void fill(std::uint64_t first, std::span<double> out) const;
 
  private:

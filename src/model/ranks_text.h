@@ -1,4 +1,4 @@
-// A list of ranks as messages and reports have it.
+// Spells a list of ranks for messages and reports.
 #pragma once
 
 #include <span>
@@ -6,7 +6,7 @@
 
 namespace distgrad {
 
-// "rank 0", "ranks 0, 1", "ranks 0-7". The ranks ascend.
+// Returns "rank 0", "ranks 0, 1" or "ranks 0-7". The ranks must ascend.
 std::string ranks_text(std::span<const int> ranks);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// A scenario file, parsed and checked, and the cases it stands for.
+// Holds a scenario file, parsed and checked, and the cases that it stands for.
 #pragma once
 
 #include <map>
@@ -37,17 +37,18 @@ struct When {
 
 struct Expectation {
   Verdict verdict = Verdict::kMatch;
-  FindingName finding;     // none: any
-  std::string collective;  // empty: any
+  FindingName finding;     // none means any
+  std::string collective;  // empty means any
   std::string message;     // substring of the error's or the skip's text
-  // input -> gradients by rank, as observed (observed.by_rank)
+  // Pairs an input with its gradients by rank, as observed (observed.by_rank).
   std::vector<std::pair<std::string, std::vector<std::optional<Array>>>> gradients;
   std::optional<When> when;
 };
 
 struct ExpectedSubject {
   std::string subject;
-  std::vector<Expectation> expectations;  // the first whose `when` applies counts; none: match
+  std::vector<Expectation> expectations;  // the first whose `when` applies counts; without one,
+                                          // match
 };
 
 struct MeshAxis {
@@ -55,13 +56,13 @@ struct MeshAxis {
   int size = 1;
 };
 
-// A group as the file has it: listed, or by rule (resolved for a world size).
+// Describes a group as the file does: listed, or by a rule that each world size resolves.
 struct GroupSpec {
   std::string name;
   std::string pointer;
   std::vector<std::vector<int>> listed;
   int size = 0;    // consecutive blocks
-  int stride = 0;  // ranks equal modulo stride together
+  int stride = 0;  // ranks that are equal modulo stride form a list
 };
 
 struct Scenario {
@@ -86,7 +87,7 @@ struct Scenario {
   std::map<std::string, SourcePosition> positions;  // JSON pointer -> place in the file
 };
 
-// One combination of what a scenario varies.
+// Describes one combination of what a scenario varies.
 struct Case {
   std::string id;  // path/to/file.json:subject=torch_nn,world_size=3
   const Scenario* scenario = nullptr;
@@ -95,18 +96,19 @@ struct Case {
   int world_size = 1;
   DType dtype = DType::kFloat64;
   Objective objective;
-  bool objective_overridden = false;   // then truth and expectations do not apply
-  bool world_size_overridden = false;  // then figures pinned for another world size are not checked
-  std::string skip_reason;             // an override makes the case impossible: why; else empty
+  bool objective_overridden = false;   // if so, truth and expectations do not apply
+  bool world_size_overridden = false;  // if so, figures pinned for another world size are not
+                                       // checked
+  std::string skip_reason;             // why an override makes the case impossible, else empty
   double timeout_s = 30;
   Expectation expected;            // the one that applies
-  std::string device = "cpu";      // or "cuda": where its tensors are
+  std::string device = "cpu";      // where its tensors are; or "cuda"
   std::string python;              // the interpreter asked for; empty: the default one
-  std::vector<std::string> notes;  // what of the file an override leaves out, a line each
+  std::vector<std::string> notes;  // what an override leaves out of the file, a line each
 };
 
-// Whether its ranks' losses are divided by the size where the objective is replicated: those of the
-// subject `reference`, unless the program calls code of the user's, who starts his backward with 1.
+// Returns true if the ranks' losses are divided by the size under `replicated`. The subject
+// `reference` does so, unless the program calls user code, whose backward starts with 1.
 inline bool divides_replicated(const Case& which, const Program& program) {
   return is_reference(which.subject) && !has_code(program.steps);
 }

@@ -26,7 +26,7 @@ constexpr MutationPrefix kMutationPrefixes[] = {
     {"stale:", Mutation::Kind::kStale, false},    {"linear:", Mutation::Kind::kLinear, true},
 };
 
-// "KIND=" at the start; a '=' elsewhere belongs to the path of a file.
+// Finds "KIND=" at the start. A '=' elsewhere belongs to the path of a file.
 std::optional<CollectiveKind> kind_at(std::string_view text, std::size_t& length) {
   const std::size_t equals = text.find('=');
   if (equals == text.npos) return std::nullopt;
@@ -40,7 +40,7 @@ bool read_whole(std::string_view text, std::uint64_t& number) {
   return error == std::errc() && rest == end;
 }
 
-// "y=without:2"
+// Parses one mutation, such as "y=without:2".
 Mutation mutation_of(std::string_view text) {
   const std::invalid_argument invalid("no mutation: " + std::string(text));
   const std::size_t equals = text.find('=');
@@ -68,21 +68,21 @@ bool any_part(std::string_view subject, bool (*holds)(const SubjectPart&)) {
   return std::ranges::any_of(parts_of(subject), holds);
 }
 
-// Of "TEXT@MODE" where the '@' is; npos: there is none. A '@' of a path is none: a mode has neither
-// '/' nor '.'.
+// Returns the place of the '@' in "TEXT@MODE", or npos. A '@' within a path does not count, since a
+// mode has neither '/' nor '.'.
 std::size_t begin_of_mode(std::string_view text) {
   const std::size_t at = text.rfind('@');
   return at == text.npos || text.find_first_of("/.", at) != text.npos ? text.npos : at;
 }
 
-// Of names in Python, dotted.
+// Returns true for the characters of dotted names in Python.
 bool is_of_a_name(char c) {
   return c == '_' || c == '.' || (c & 0x80) != 0 || std::isalnum(static_cast<unsigned char>(c));
 }
 
 bool is_bracket(char c) { return c == '(' || c == '['; }
 
-// Of the text in quotes that begins at `from`: behind its end.
+// Returns the index after the end of the quoted text that begins at `from`.
 std::size_t end_of_quotes(std::string_view text, std::size_t from) {
   for (std::size_t i = from + 1; i < text.size(); ++i) {
     if (text[i] == text[from]) return i + 1;
@@ -91,8 +91,8 @@ std::size_t end_of_quotes(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-// Of the bracket that opens at `from`: behind the one that closes it. Which closes which is
-// Python's business.
+// Returns the index after the bracket that closes the one at `from`. Python itself checks that
+// kinds of brackets match.
 std::size_t end_of_brackets(std::string_view text, std::size_t from) {
   int depth = 0;
   for (std::size_t i = from; i < text.size();) {
@@ -108,8 +108,8 @@ std::size_t end_of_brackets(std::string_view text, std::size_t from) {
   return text.size();
 }
 
-// Whether ":NAME" stands before `end`, and "python:" somewhere before that. Brackets elsewhere are
-// a path's.
+// Returns true if ":NAME" ends at `end` and "python:" comes somewhere before it. Other brackets
+// belong to a path.
 bool begins_call(std::string_view text, std::size_t end) {
   std::size_t begin = end;
   while (begin > 0 && is_of_a_name(text[begin - 1])) --begin;
@@ -117,21 +117,21 @@ bool begins_call(std::string_view text, std::size_t end) {
          text.substr(0, begin - 1).find(kPython) != text.npos;
 }
 
-// "FILE.py:NAME", "FILE.py", "MODULE:NAME" or "MODULE": where the place ends. A file may have a
-// colon in its path, a module has none.
+// Returns where the place ends in "FILE.py:NAME", "FILE.py", "MODULE:NAME" or "MODULE". A file's
+// path may contain a colon, a module cannot.
 std::size_t end_of_python_place(std::string_view target) {
   if (const std::size_t ending = target.find(".py:"); ending != target.npos) return ending + 3;
   return target.ends_with(".py") ? target.npos : target.find(':');
 }
 
-// "FILE.so:NAMESPACE::OP", likewise; a wrong one may have no "::", or no colon.
+// Does the same for "FILE.so:NAMESPACE::OP". A wrong one may lack the "::" or the colon.
 std::size_t end_of_library_place(std::string_view target) {
   const std::size_t scope = target.rfind("::");
   return scope == target.npos || scope == 0 ? target.find(':') : target.rfind(':', scope - 1);
 }
 
 void split_place(std::string_view target, std::size_t end, SubjectPart& part) {
-  if (end != target.npos && end + 1 == target.size()) end = target.npos;  // a ':' before nothing
+  if (end != target.npos && end + 1 == target.size()) end = target.npos;  // nothing follows the ':'
   part.place = target.substr(0, end);
   if (end != target.npos) part.name = target.substr(end + 1);
 }
@@ -145,7 +145,7 @@ std::string without_calls(std::string_view text) {
       ++i;
       continue;
     }
-    // The call, and what is done with what it gives: "[0]", ".wait()".
+    // Overwrites the call and what is applied to its result: "[0]", ".wait()".
     for (std::size_t next = i; next < text.size() && is_bracket(text[next]);) {
       i = end_of_brackets(text, next);
       std::fill(plain.begin() + static_cast<std::ptrdiff_t>(next),
@@ -197,7 +197,7 @@ std::vector<SubjectPart> parts_of(std::string_view subject) {
   std::size_t length = 0;
   while (const auto kind = kind_at(plain, length)) {
     plain.remove_prefix(length);
-    std::size_t end = plain.find('+');  // a path may have one, too
+    std::size_t end = plain.find('+');  // a path may contain one, too
     while (end != plain.npos && !kind_at(plain.substr(end + 1), length))
       end = plain.find('+', end + 1);
     parts.push_back(read_part(subject.substr(subject.size() - plain.size(), end)));

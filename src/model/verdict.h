@@ -1,4 +1,4 @@
-// What a case comes to. Source: command-line contract, "Verdicts".
+// Lists what a case can come to. Source: command-line contract, "Verdicts".
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@ namespace distgrad {
 
 enum class Verdict { kMatch, kMismatch, kError, kSkipped, kDisputed };
 
-// By the values of Verdict; as files and reports have them.
+// The names are in the order of Verdict; files and reports use them.
 inline constexpr std::array<std::string_view, 5> kVerdicts = {"match", "mismatch", "error",
                                                               "skipped", "disputed"};
 

@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-// How Gloo, NCCL and the kernel say that the other end of a connection is gone.
+// Lists how Gloo, NCCL and the kernel say that the other end of a connection is gone.
 constexpr std::array<std::string_view, 10> kEchoes = {"onnection closed by peer",
                                                       "onnection reset by peer",
                                                       "onnection was closed",
@@ -56,11 +56,11 @@ std::string doing(const Program& program, const RankPlace& place, bool plural) {
   return !is_odd ? text : fmt::format("{} ({})", text, place.seen_at);
 }
 
-// The last lines that a dead rank wrote, in one.
+// Joins the last lines that a dead rank wrote.
 std::string last_words(const std::string& output) {
   constexpr std::size_t kLimit = 500;
-  // What killed a Python process stands before the stack that Python prints, or, where it wrote
-  // nothing else, at the top of it.
+  // What killed a Python process comes before the stack that Python prints or, if it wrote nothing
+  // else, at the top of the stack.
   constexpr std::string_view kStack = "Fatal Python error: ";
   const std::size_t stack = output.find(kStack);
   std::string text = output.substr(
@@ -136,9 +136,9 @@ RankError hang_error(const Program& program, std::span<const RankPlace> places, 
 
     if (place.state == RankPlace::State::kFinished) continue;
     const bool waits = in_collective(program, place);
-    // Who computes, or has not come, is likelier to be the cause than who waits.
+    // A rank that computes, or has not come, is likelier to be the cause than one that waits.
     if (!culprit || (!waits && in_collective(program, *culprit))) culprit = &place;
-    // Who connects for a step is on its way into either direction of it.
+    // A rank that connects for a step is on its way into either direction of it.
     const auto is_same = [&](const std::pair<int, Phase>& c) {
       return c.first == place.step && (c.second == place.phase || c.second == Phase::kConnect ||
                                        place.phase == Phase::kConnect);
@@ -182,7 +182,7 @@ RankError crash_error(const Program& program, const RankPlace& place, const std:
       if (const Step* step = step_of(program, place)) error.step = step->name;
       error.in_backward = !error.step.empty() && place.phase == Phase::kBackward;
       if (place.phase == Phase::kLoad)
-        error.kind = ErrorKind::kSubject;  // which cannot be loaded: no case is to blame
+        error.kind = ErrorKind::kSubject;  // it cannot be loaded, so no case is to blame
       break;
   }
   error.message = fmt::format("{} {}", how, where);

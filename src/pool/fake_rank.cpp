@@ -1,6 +1,6 @@
-// A rank program without torch, for the tests of the pool: it does what the program's loss tells it
-// to. The loss is a list of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank,
-// "sim" or '*' (everyone).
+// Runs a rank program without torch, for the tests of the pool. It does what the program's loss
+// says: a list of clauses "WHO: ACTION [ARGUMENT]" separated by ';', where WHO is a rank, "sim" or
+// '*' (everyone).
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -27,8 +27,8 @@
 namespace distgrad {
 namespace {
 
-bool was_executed = false;  // as a new program, not forked
-bool poisoned = false;      // what a case leaves behind for the next one
+bool was_executed = false;  // it is a new program, not a fork
+bool poisoned = false;      // a case leaves it behind for the next one
 
 std::uint64_t calls_entered = 0;
 std::vector<NotedCall> entered_in_case;
@@ -55,19 +55,19 @@ void sleep_for_ever() {
   for (;;) pause();
 }
 
-// Not in the rank's process group, and with all its descriptors.
+// Leaves the rank's process group and keeps all its descriptors.
 void be_daemon() {
   setsid();
   sleep_for_ever();
 }
 
-// Past the handlers that sanitizers install.
+// Bypasses the handlers that sanitizers install.
 void die_by(int signal) {
   ::signal(signal, SIG_DFL);
   raise(signal);
 }
 
-// Bytes that are no frame, past the worker's back.
+// Writes bytes that are no frame, without the worker's knowledge.
 void write_garbage() {
   for (int fd = 3; fd < 64; ++fd) {
     struct stat file {};
@@ -82,7 +82,7 @@ void print_megabytes(int count) {
   for (int i = 0; i < count; ++i) std::printf("%s\n", line.c_str());
 }
 
-// Notes that the rank enters an all_reduce of all ranks with that operation, and waits in it.
+// Notes that the rank enters an all_reduce of all ranks with that op, and waits in it.
 void enter(std::string_view op, const Place& place) {
   ::signal(SIGUSR1, SIG_IGN);
   NotedCall call;
@@ -201,7 +201,7 @@ Simulation simulate(const SimulateRequest& request) {
   return simulation;
 }
 
-// Its loss is the inputs' sum and its own rank; its gradients are the inputs.
+// Returns a loss that is the inputs' sum plus its own rank, and the inputs as gradients.
 RankResult run_case(const RunRequest& request, int rank, Board* board,
                     const ExpectedValues* expected) {
   play(request.program.loss.text, std::to_string(rank),
@@ -238,7 +238,7 @@ WorkerFunctions functions() {
 }  // namespace distgrad
 
 int main(int argc, char** argv) {
-  // "--broken" stands for a program that cannot start, say because a library is missing.
+  // "--broken" stands for a program that cannot start, for instance because a library is missing.
   if (argc > 1 && std::strcmp(argv[1], "--broken") == 0) {
     std::fprintf(stderr, "error while loading shared libraries\n");
     return 127;
@@ -247,7 +247,7 @@ int main(int argc, char** argv) {
     distgrad::was_executed = true;
     distgrad::be_worker(std::move(*start), distgrad::functions());
   }
-  // "--slow MS" comes before the rest, and for one that loads for long.
+  // "--slow MS" comes first, and stands for a program that loads for long.
   if (argc == 5 && std::strcmp(argv[1], "--slow") == 0) {
     usleep(static_cast<useconds_t>(distgrad::integer(argv[2])) * 1000);
     argc -= 2;

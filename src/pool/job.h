@@ -1,4 +1,4 @@
-// One request from submission to completion.
+// Follows one request from submission to completion.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,17 @@ namespace distgrad {
 
 using Ticket = std::uint64_t;
 
-// Who can do a request: the workers of one program, in one role, of one world size (1 for
+// Says who can do a request: the workers of one program, in one role, of one world size (1 for
 // simulators) and one transport.
 struct TeamKind {
-  int rank_program = 0;  // 0: distgrad-rank; others are interpreters with code of users
+  int rank_program = 0;  // 0: distgrad-rank; others are interpreters with users' code
   WorkerRole role = WorkerRole::kSimulator;
   int world_size = 1;
-  // What carries the collectives, where that is not Gloo on the CPU: "nccl on cuda". Such ranks are
-  // new programs, not forks.
+  // Names what carries the collectives, if that is not Gloo on the CPU: "nccl on cuda". Such ranks
+  // are new programs, not forks.
   std::string transport = {};
-  // By rank, which of a launcher's processes it is (ForkWorker::place); empty: that of its number.
+  // Has, by rank, its place among a launcher's processes (ForkWorker::place); empty means its own
+  // number.
   std::vector<int> places = {};
   auto operator<=>(const TeamKind&) const = default;
 };
@@ -40,15 +41,15 @@ struct Job {
   AnyRequest request;
   double timeout_s = 30;
   std::shared_ptr<const ExpectedValues> expected = {};  // of a run
-  bool is_second_run =
-      false;  // alone on fresh workers, after a failure that may have been another case's doing
+  // The job runs alone on fresh workers, after a failure that another case may have caused.
+  bool is_second_run = false;
 
   const Program& program() const {
     return std::visit([](const auto& r) -> const Program& { return r.program; }, request);
   }
 };
 
-// What became of a simulation.
+// Holds what became of a simulation.
 struct SimulationRun {
   Simulation simulation;           // unless there is an error
   std::optional<RankError> error;  // the simulator died, hung or raised; its rank is -1

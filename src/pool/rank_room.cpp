@@ -11,11 +11,11 @@
 namespace distgrad {
 namespace {
 
-// Gloo starts these in a rank: its device's thread and two that work; rank 0 has the store's too.
+// Gloo starts these in a rank: its device's thread and two that work. Rank 0 also has the store's.
 // Each has a stack, which counts as its rank's memory before it is used (RLIMIT_DATA).
 constexpr std::uint64_t kThreadsStarted = 3;
 constexpr std::uint64_t kThreadsOfStore = 1;
-constexpr std::uint64_t kUsualStack = 2 << 20;  // glibc's, where stacks are not limited
+constexpr std::uint64_t kUsualStack = 2 << 20;  // glibc's, if stacks are unlimited
 
 std::uint64_t hard_limit(__rlimit_resource_t resource) {
   rlimit limit{};
@@ -28,7 +28,7 @@ std::uint64_t stack_bytes() {
                                                                                  : kUsualStack;
 }
 
-// The control group's; a user's own limit does not hold for root.
+// Uses the control group's limit; a user's own limit does not hold for root.
 std::uint64_t most_tasks() {
   const std::uint64_t group = number_in("/sys/fs/cgroup/pids.max");
   const std::uint64_t user = geteuid() == 0 ? 0 : hard_limit(RLIMIT_NPROC);
@@ -46,7 +46,7 @@ std::string why_no_room(int world_size, const RankRoom& room) {
   constexpr std::uint64_t kMiB = 1 << 20;
   const auto ranks = static_cast<std::uint64_t>(world_size);
   const std::uint64_t stacks = (kThreadsStarted + kThreadsOfStore) * room.stack_bytes;
-  const std::uint64_t connections = 2 * ranks - 1;  // rank 0's: to all others, and of its store
+  const std::uint64_t connections = 2 * ranks - 1;  // rank 0's: to all others and to its store
   const std::uint64_t tasks = (1 + kThreadsStarted) * ranks + kThreadsOfStore;
   std::string why;
   if (room.memory_bytes > 0 && room.memory_bytes / ranks <= stacks)

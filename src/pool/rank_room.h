@@ -1,4 +1,4 @@
-// How many ranks this machine can hold at all.
+// Computes how many ranks this machine can hold.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,8 @@
 
 namespace distgrad {
 
-// Limits that all ranks of a case on this machine share, or that hold for each; 0: not limited.
+// Holds limits that all ranks of a case on this machine share, or that hold for each; 0 means
+// unlimited.
 struct RankRoom {
   std::uint64_t memory_bytes = 0;  // all ranks of a case together
   std::uint64_t stack_bytes = 0;   // a thread's
@@ -16,9 +17,9 @@ struct RankRoom {
 
 RankRoom room_for_ranks();
 
-// Why so many ranks cannot be connected with each other, with the way out; empty where nothing
-// forbids it. Counts only what every rank needs before its first collective, so that no number of
-// ranks is refused that could run.
+// Returns why this many ranks cannot be connected with each other, with a remedy, or "" if nothing
+// forbids it. It counts only what every rank needs before its first collective, so that no number
+// of ranks is refused that could run.
 std::string why_no_room(int world_size, const RankRoom&);
 
 }  // namespace distgrad

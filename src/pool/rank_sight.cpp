@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kStackBytes = 32 << 10;
 constexpr useconds_t kLookUs = 10'000;
-constexpr int kLooks = 30;      // for a stack to come
-constexpr int kQuietLooks = 3;  // without more of it: that was all
+constexpr int kLooks = 30;      // while waiting for a stack
+constexpr int kQuietLooks = 3;  // without more output: that was all
 constexpr std::size_t kLongestLine = 80;
 constexpr std::size_t kLongestSource = 4 << 20;
 

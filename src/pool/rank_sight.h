@@ -1,5 +1,5 @@
-// What can be seen of a process from outside: whether it runs, sleeps or is stopped, how long it
-// waited for a core, and where its Python code is.
+// Looks at a process from outside: whether it runs, sleeps or is stopped, how long it waited for a
+// core, and where its Python code is.
 #pragma once
 
 #include <sys/types.h>
@@ -10,21 +10,22 @@
 
 namespace distgrad {
 
-// As /proc has it: 'R', 'S', 'D', 'T', 'Z', ...; 0: there is no such process.
+// Returns the state in /proc: 'R', 'S', 'D', 'T', 'Z', ...; 0 if there is no such process.
 char process_state(pid_t);
 
-// "asleep", "busy", "stopped"; empty where that cannot be said.
+// Returns "asleep", "busy" or "stopped", or "" if unknown.
 std::string state_text(char state);
 
-// Time that its first thread could have run and got no core.
+// Returns the time in which its first thread could have run and got no core.
 std::int64_t waited_for_core_ns(pid_t);
 
-// Of what a process writes at SIGUSR1 (Python's faulthandler): the innermost line of the user's
-// code, "loss.py:41 in f: time.sleep(1000)"; the last part where the file can be read.
+// Finds the innermost line of the user's code in what a process writes at SIGUSR1 (Python's
+// faulthandler): "loss.py:41 in f: time.sleep(1000)". The last part is there if the file can be
+// read.
 std::string place_in_stack(const std::string& stack);
 
-// Asks a rank in Python for its stack, which it writes to its output file, and waits a moment for
-// it. Empty where none comes, as of a process that is stopped.
+// Asks a rank in Python for its stack, which it writes to its output file, and waits a moment.
+// Returns "" if none comes, as from a stopped process.
 std::string stack_of(pid_t, int output_fd);
 
 }  // namespace distgrad

@@ -1,11 +1,11 @@
-// What helps where a rank or a simulator fails for want of something of the machine's.
+// Says what helps if a rank or a simulator fails because the machine ran short of something.
 #pragma once
 
 #include <string>
 
 namespace distgrad {
 
-// The message with the remedy behind it, if it says that memory or open files ran out.
+// Appends the remedy to a message that says that memory or open files ran out.
 std::string with_remedy(std::string message);
 
 }  // namespace distgrad

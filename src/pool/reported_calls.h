@@ -1,4 +1,4 @@
-// Of ranks that no driver started, those of check_step: why they wait for each other in vain, from
+// Explains why ranks that no driver started (those of check_step) wait for each other in vain, from
 // what each noted of its collectives.
 #pragma once
 
@@ -8,9 +8,9 @@ namespace distgrad {
 
 inline constexpr const char* kUnmetCallsWord = "--unmet-calls";
 
-// `notes`: JSON, a list of {"rank": 0, "is_finished": false, "waits": true, "note": "..."}, one of
-// each rank. A note is what ranks/noting.py writes; empty: it entered nothing; null: not known.
-// Empty where the notes show nothing. Throws UserError.
+// Takes JSON, a list of {"rank": 0, "is_finished": false, "waits": true, "note": "..."}, one for
+// each rank. A note is what ranks/noting.py writes; "" means that the rank entered nothing, null
+// that it is unknown. Returns "" if the notes show nothing. Throws UserError.
 std::string unmet_calls(const std::string& notes);
 
 }  // namespace distgrad

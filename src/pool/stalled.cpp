@@ -17,7 +17,7 @@ namespace {
 
 using Places = std::vector<const RankPlace*>;
 
-// Also of a rank that has failed in it.
+// Returns true also for a rank that has failed in the call.
 bool is_in_call(const RankPlace& place) {
   return place.state != RankPlace::State::kNotBegun && place.call && place.call->waits;
 }
@@ -28,8 +28,8 @@ std::string name_of(const NotedCall& call) {
 
 bool is_message(const NotedCall& call) { return call.kind == "send" || call.kind == "recv"; }
 
-// "all_reduce sum of float64 [4]", "broadcast of float32 [2, 3], root 1", "recv of float32 [2],
-// from rank 1"
+// Returns "all_reduce sum of float64 [4]", "broadcast of float32 [2, 3], root 1" or "recv of
+// float32 [2], from rank 1".
 std::string text_of(const NotedCall& call) {
   std::string text = name_of(call);
   if (!call.dtype.empty())
@@ -46,7 +46,7 @@ std::string group_text(const NotedCall& call, const Program& program) {
   return fmt::format(", in the group of {}", ranks_text(call.ranks));
 }
 
-// Of a step of training no program is known.
+// A step of training has no known program.
 bool is_case(const Program& program) { return !program.steps.empty(); }
 
 const char* the_case(const Program& program) { return is_case(program) ? " the case" : ""; }
@@ -55,7 +55,7 @@ std::string at_place(const Program& program, const RankPlace& place) {
   return is_case(program) ? "; " + place_text(program, place) : "";
 }
 
-// "rank 2 (loss.py:41)", "ranks 0, 1, 3"
+// Returns "rank 2 (loss.py:41)" or "ranks 0, 1, 3".
 std::string who(const Places& places) {
   std::vector<int> ranks;
   std::set<std::string> at;
@@ -75,14 +75,14 @@ std::int64_t elements(const NotedCall& call) {
       });
 }
 
-// What the ranks of one collective have to agree in.
+// Returns what the ranks of one collective must agree in.
 std::string common_part(const NotedCall& call) {
   if (is_message(call)) return "message";
   return fmt::format("{}|{}|{}|{}|{}", call.kind, call.op, call.root, call.dtype,
                      call.sizes_agree ? elements(call) : -1);
 }
 
-// Of the two sides of a message: one that is longer than the tensor that it is for.
+// Returns true if one side of a message sends more than the other side's tensor holds.
 bool is_too_long(const Places& sides) {
   std::int64_t sent = 0, room = -1;
   for (const RankPlace* place : sides)
@@ -90,7 +90,7 @@ bool is_too_long(const Places& sides) {
   return is_message(*sides.front()->call) && room >= 0 && sent > room;
 }
 
-// The largest first; of two of one size that of the lowest rank.
+// Sorts the largest cluster first; among equals the one with the lowest rank comes first.
 std::vector<Places> by_size(std::map<std::string, Places> clusters) {
   std::vector<Places> sorted;
   for (auto& [key, places] : clusters) sorted.push_back(std::move(places));
@@ -120,7 +120,7 @@ RankError error_at(const Program& program, ErrorKind kind, int rank, const RankP
   return error;
 }
 
-// Of clusters that do different things: the smaller ones first, as they deviate.
+// Describes clusters that do different things, the smaller ones first, as they deviate.
 std::string told_apart(const std::vector<Places>& clusters,
                        const std::function<std::string(const NotedCall&)>& text) {
   std::vector<std::string> parts;
@@ -149,14 +149,15 @@ const RankPlace* place_of(std::span<const RankPlace> places, int rank) {
   return found == places.end() ? nullptr : &*found;
 }
 
-// Or may have: one that has to do with many groups does not tell of all.
+// Returns true if the rank has entered the call, or may have: one with many groups does not report
+// all.
 bool has_entered(const RankPlace& place, const NotedCall& call) {
   const auto found = place.call->entered.find(call.group);
   return found == place.call->entered.end() ? !place.call->reported_all
                                             : found->second >= call.number;
 }
 
-// Who of its group has not entered the call; none where that cannot be known.
+// Returns the ranks of the group that have not entered the call, or none if that is unknown.
 Places absent_from(const NotedCall& call, std::span<const RankPlace> places) {
   Places absent;
   for (const int rank : call.ranks) {
@@ -167,7 +168,7 @@ Places absent_from(const NotedCall& call, std::span<const RankPlace> places) {
   return absent;
 }
 
-// The collective as the rank entered it, if that is known; it may have left it.
+// Returns the rank as it entered that collective, if known. It may have left it since.
 std::optional<RankPlace> in_the_same(const RankPlace& place, const NotedCall& call) {
   if (place.state == RankPlace::State::kNotBegun || !place.call) return std::nullopt;
   for (const NotedCall& recent : place.call->recent) {
@@ -193,7 +194,8 @@ std::optional<RankError> difference_among(const Program& program, const Places& 
                               group_text(*odd.call, program), told_apart(clusters, text_of), at));
 }
 
-// Ranks wait in the call, and somebody is not in it or in another one.
+// Returns true if the rank waits in a call that another rank of the group has not entered, or
+// entered differently.
 bool is_unmet(const RankPlace& place, std::span<const RankPlace> places) {
   if (!is_in_call(place) || place.call->is_between_two) return false;
   if (!absent_from(*place.call, places).empty()) return true;
@@ -205,7 +207,8 @@ bool is_unmet(const RankPlace& place, std::span<const RankPlace> places) {
   });
 }
 
-// The rank is past the place in the program where the call was entered: it will not come any more.
+// Returns true if the rank is past the place in the program where the call was entered, so that it
+// will not enter any more.
 bool has_gone_on(const RankPlace& place, const NotedCall& call) {
   if (place.state == RankPlace::State::kFinished) return true;
   if (place.state != RankPlace::State::kRunning || place.step < 0 || call.step < 0) return false;
@@ -289,7 +292,7 @@ std::optional<RankError> absence_error(const Program& program, std::span<const R
     const char* has = absent.size() == 1 ? "has" : "have";
     const std::string entered = (is_message(call) ? "entered the other end of " : "entered ") +
                                 text_of(call) + group_text(call, program);
-    // Where most are through with it, who waits is in a collective too many.
+    // If most have gone on, those that wait are in a collective too many.
     const bool one_too_many = all_gone && absent.size() > in_it.size();
     return error_at(
         program, ErrorKind::kHang, one_too_many ? in_it.front()->rank : absent.front()->rank,

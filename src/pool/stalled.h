@@ -1,6 +1,6 @@
-// Of ranks that do not get on: which of them do otherwise than the others, and for whom they wait,
-// from what each has noted of the collective that it is in. Functions from values to values;
-// nothing is said where the notes do not show it.
+// Finds, among ranks that do not get on, which ones deviate from the others and whom they wait for,
+// from what each has noted of its collective. All functions map values to values; they say nothing
+// that the notes do not show.
 #pragma once
 
 #include <optional>
@@ -10,29 +10,28 @@
 
 namespace distgrad {
 
-// Ranks that are in the same collective of one group, and differ in what has to be the same: kind,
-// op, root, dtype, or the size where that counts. A desync of the rank that is alone with what it
-// does.
+// Finds ranks in the same collective of one group that differ in what must be equal: kind, op,
+// root, dtype, or the size if that counts. It is a desync of the rank that differs from all others.
 std::optional<RankError> difference_error(const Program&, std::span<const RankPlace>);
 
-// The same of a case that all ranks are through with, from all that each has entered, by rank. What
-// would have failed or hung is not looked at again: sizes. None where the ranks were in the same
-// collectives.
+// Does the same for a case that all ranks have finished, from everything that each has entered, by
+// rank. Sizes are not compared, since a difference would have failed or hung. Returns nothing if
+// the ranks were in the same collectives.
 std::optional<RankError> silent_difference(const Program&,
                                            std::span<const std::vector<NotedCall>> entered);
 
-// A collective that some ranks wait in and others have not entered: a hang of who does something
-// else, a desync where all wait, each for another.
+// Finds a collective that some ranks wait in and others have not entered. It is a hang of a rank
+// that does something else, or a desync if all wait, each for another.
 std::optional<RankError> absence_error(const Program&, std::span<const RankPlace>);
 
-// What either shows of ranks that run no scenario, in the same words; empty where neither does.
+// Says what either finds for ranks that run no scenario, in the same words, or "".
 std::string unmet_calls_text(std::span<const RankPlace>);
 
-// Whether no rank can ever go on, however long one waits: each is through with the case or waits in
-// a collective that cannot be completed, as who should be in it is not and never will.
+// Returns true if no rank can ever go on: each has finished the case, or waits in a collective that
+// a missing rank will never enter.
 bool is_deadlock(const Program&, std::span<const RankPlace>);
 
-// The ranks that others wait for and that wait for nobody.
+// Returns the ranks that others wait for and that wait for nobody.
 std::vector<int> awaited_ranks(std::span<const RankPlace>);
 
 }  // namespace distgrad

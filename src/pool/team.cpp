@@ -27,20 +27,20 @@ constexpr std::size_t kWindow = 64;          // cases sent and not answered
 constexpr std::size_t kSimulatorWindow = 8;  // less, since several simulators share the work
 constexpr std::size_t kWindowBytes = 64 << 20;
 
-// How long the other ranks may take to tell their own error once one rank has failed: the first to
-// be heard of need not be the cause.
+// Gives the time that other ranks have to report their own error once one rank has failed, since
+// the first to report need not be the cause.
 constexpr std::int64_t kGraceNs = 200 * kMillisecond;
-constexpr std::int64_t kExitReportNs =
-    2 * kSecond;  // between the end of a socket and the zygote's report
+// Lies between the end of a socket and the zygote's report.
+constexpr std::int64_t kExitReportNs = 2 * kSecond;
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
-// How long ranks that wait for each other, or for one that is stopped, are left alone before they
-// are said to be stuck.
+// Give the times that ranks may wait for each other, or for a stopped one, before they count as
+// stuck.
 constexpr std::int64_t kDeadlockNs = 300 * kMillisecond;
 constexpr std::int64_t kStoppedNs = 1500 * kMillisecond;
-// A machine that has no core for the ranks makes a case's time longer, up to so many times.
+// If the machine has no core for the ranks, a case may take up to this many times its time.
 constexpr int kMostPatience = 5;
-constexpr std::int64_t kLoadNs =
-    900 * kSecond;  // for the user's code to be imported: builds of extensions take minutes
+// Limits the import of the user's code; builds of extensions take minutes.
+constexpr std::int64_t kLoadNs = 900 * kSecond;
 
 constexpr std::size_t kOutputTail = 64 << 10;
 
@@ -60,7 +60,7 @@ std::size_t collective_steps(const Program& program) {
                     [](const Step& s) { return s.collective() != nullptr; }));
 }
 
-// Of a driven call there is one objective, and no loss.
+// Returns what is wrong with a driven call's reply, which has one objective and no loss, or "".
 std::string misfit_of_driven(const Simulation& simulation) {
   if (simulation.invalid ||
       (simulation.gradients.size() == 1 && simulation.gradients[0].size() == 1))
@@ -68,7 +68,7 @@ std::string misfit_of_driven(const Simulation& simulation) {
   return "not the gradient of one operand";
 }
 
-// Nothing observed is an answer: there are programs of which it would be wrong.
+// An empty answer is right, since some programs cannot be observed.
 std::string misfit_of_observed(const RankResult& result, const Program& program) {
   if (!result.observed.empty() && result.observed.size() != collective_steps(program))
     return fmt::format("{} observed calls of {}", result.observed.size(),
@@ -89,7 +89,7 @@ std::string misfit(const Simulation& simulation, int world_size, std::size_t obj
   return {};
 }
 
-// Why the reply cannot be one to the request, or empty: later stages index one by the other.
+// Returns why the reply cannot answer the request, or "". Later stages index one by the other.
 std::string misfit(const Job& job, int rank, const WorkReply& reply) {
   const auto* simulate = std::get_if<SimulateRequest>(&job.request);
   if (simulate) {
@@ -198,8 +198,8 @@ bool Team::on_event(const ZygoteEvent& event) {
     const auto worker = found(exited->worker);
     if (worker == workers_.end()) return false;
     worker->wait_status = exited->wait_status;
-    if (worker->is_open) receive(*worker);  // what it said before
-    // Its socket need not come to an end: a process that it started may hold the other one.
+    if (worker->is_open) receive(*worker);  // what it said before it ended
+    // Its socket need not end: a process that it started may hold the other end.
     if (worker->is_open) worker->closed_ns = monotonic_ns();
     worker->is_open = false;
     next_look_ns_ = 0;
@@ -230,7 +230,7 @@ Team::InFlight* Team::in_flight(std::uint64_t id) {
 }
 
 void Team::receive(Worker& worker) {
-  // Everything that is there: a closed socket must not hide what was said before.
+  // Reads everything that is there, since a closed socket must not hide what was said before.
   Channel::Received received;
   while ((received = worker.channel.receive(Wait::kNo)) == Channel::Received::kSome) {
     for (;;) {
@@ -280,13 +280,13 @@ void Team::take_reply(Worker& worker, WorkReply reply) {
     simulation->invalid->message = with_remedy(std::move(simulation->invalid->message));
   answered->replies[worker.rank] = std::move(reply);
   ++answered->answered;
-  if (failing_since_ns_ != 0) next_look_ns_ = 0;  // it may be what the failure waits for
+  if (failing_since_ns_ != 0) next_look_ns_ = 0;  // the failure may wait for this reply
   if (error) return fail_worker(worker, worker.answered, *error);
   if (answered->answered == workers_.size()) compare_entered(*answered);
 }
 
-// Of a case that all have answered: ranks that were not in the same collectives are out of step,
-// though nothing broke.
+// Checks a case that all have answered. Ranks that were not in the same collectives are out of
+// step, even though nothing broke.
 void Team::compare_entered(InFlight& done) {
   std::vector<std::vector<NotedCall>> entered;
   for (auto& reply : done.replies) entered.push_back(std::move(reply->entered));
@@ -366,7 +366,7 @@ RankPlace Team::place(const Worker& worker, const InFlight& in_flight) const {
   else if (current == in_flight.id)
     place.state = RankPlace::State::kRunning;
   place.call = read_note(calls(worker.rank));
-  // What it waits in now is a call of a later case.
+  // It now waits in a call of a later case.
   if (place.call && current > in_flight.id) place.call->waits = false;
   return place;
 }
@@ -377,8 +377,9 @@ bool Team::is_finished_by_all(const InFlight& in_flight) const {
   });
 }
 
-// The oldest case that some worker is not through with. A worker is believed to be through with
-// cases that it has not answered yet, since replies are collected, but for as long as a case takes.
+// Returns the oldest case that some worker has not finished. A worker is believed to have finished
+// cases that it has not answered yet, since replies are sent together, but only for as long as a
+// case takes.
 Team::InFlight* Team::oldest_unfinished() {
   const auto oldest = std::find_if(in_flight_.begin(), in_flight_.end(),
                                    [&](const InFlight& f) { return !is_finished_by_all(f); });
@@ -399,7 +400,7 @@ void Team::look_at_clock(InFlight& in_flight, std::int64_t now) {
   if (in_flight.first_loading_ns == 0) in_flight.first_loading_ns = now;
 }
 
-// Ranks that still connect, with too few cores for it.
+// Reports ranks that still connect, with too few cores for it.
 RankError Team::too_many_ranks(double timeout_s) const {
   return {ErrorKind::kHang, -1, "",
           fmt::format("{} ranks were not connected with each other after {:g} s: fewer ranks, more "
@@ -407,8 +408,8 @@ RankError Team::too_many_ranks(double timeout_s) const {
                       kind_.world_size, timeout_s)};
 }
 
-// What all workers have waited for a core since the case began: so much longer it may take, whoever
-// waited for whom.
+// Returns how long all workers have waited for a core since the case began. The case may take so
+// much longer, whoever waited for whom.
 std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   std::int64_t total = 0;
   for (const Worker& worker : workers_)
@@ -416,7 +417,7 @@ std::int64_t Team::time_without_core_ns(const InFlight& in_flight) const {
   return std::max<std::int64_t>(0, total - in_flight.waited_for_core_ns);
 }
 
-// The text says how long a case was given, and why, where that is clearly more than its time.
+// Says how long a case was given, and why, if that is clearly more than its time.
 std::string Team::patience_text(const InFlight& in_flight, std::int64_t now) const {
   const std::int64_t began = in_flight.began_ns();
   const double given_s = began ? static_cast<double>(now - began) * 1e-9 : 0;
@@ -425,14 +426,13 @@ std::string Team::patience_text(const InFlight& in_flight, std::int64_t now) con
                      given_s, static_cast<double>(time_without_core_ns(in_flight)) * 1e-9);
 }
 
-// The oldest case that is not done, if its time is up. Its clock starts when its first worker
+// Returns the oldest unfinished case, if its time is up. Its clock starts when its first worker
 // begins.
 Team::InFlight* Team::overdue(std::int64_t now) {
   for (InFlight& f : in_flight_) look_at_clock(f, now);
   InFlight* oldest = oldest_unfinished();
   if (!oldest) return nullptr;
-  // How long that may take is the pool's affair: of a launcher's ranks the last may come in
-  // minutes.
+  // The pool decides how long that may take: the last of a launcher's ranks may come after minutes.
   if (!zygote_.is_ready()) {
     next_look_ns_ = now + kLookNs;
     return nullptr;
@@ -440,8 +440,8 @@ Team::InFlight* Team::overdue(std::int64_t now) {
   const std::int64_t started = oldest->began_ns();
   constexpr double kLongest = 1e9;  // seconds; more would not fit in nanoseconds
   const auto limit = static_cast<std::int64_t>(std::min(oldest->job->timeout_s, kLongest) * 1e9);
-  // Before its first case a worker has to be forked and to load; later ones begin as soon as the
-  // last one is done.
+  // Before its first case a worker must be forked and load; later cases begin as soon as the last
+  // one is done.
   std::int64_t deadline =
       started ? started + limit : std::max(oldest->sent_ns, zygote_.ready_ns()) + begin_ns_ + limit;
   if (now >= deadline)
@@ -475,7 +475,7 @@ std::vector<RankPlace> Team::places(const InFlight& in_flight) const {
   return places;
 }
 
-// With what can be seen of those that the others wait for.
+// Returns the places, with what can be seen of the ranks that the others wait for.
 std::vector<RankPlace> Team::places_seen(const InFlight& in_flight) const {
   std::vector<RankPlace> places = this->places(in_flight);
   std::vector<const Worker*> awaited;
@@ -524,8 +524,7 @@ std::int64_t Team::waited_for_core_ns(const Worker& worker) const {
   return worker.pid > 1 ? distgrad::waited_for_core_ns(worker.pid) : 0;
 }
 
-// Where the ranks can never go on. That they stand still is seen from nothing having changed for a
-// while.
+// Reports ranks that can never go on. They count as stuck if nothing has changed for a while.
 std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t now) {
   const std::vector<RankPlace> places = this->places(in_flight);
   bool stopped = false;
@@ -551,8 +550,8 @@ std::optional<RankError> Team::deadlock(const InFlight& in_flight, std::int64_t 
   return error;
 }
 
-// An error that ranks die of, or hear of, where they differ in a collective: the difference is what
-// it comes from.
+// Replaces an error that ranks die of, or hear of, while they differ in a collective: the
+// difference is its cause.
 RankError Team::of_difference(const InFlight& in_flight, RankError error) const {
   if (error.kind == ErrorKind::kException && !is_echo(error)) return error;
   if (error.kind == ErrorKind::kSubject || error.kind == ErrorKind::kDesync) return error;
@@ -572,8 +571,8 @@ std::optional<Team::Loading> Team::loading() const {
                  static_cast<double>(monotonic_ns() - first.first_loading_ns) * 1e-9};
 }
 
-// A worker whose socket is closed and which has not reported an error: once its end is reported,
-// that is one.
+// Makes an error of a worker whose socket is closed and which has reported none, once its end is
+// reported.
 void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
   if (worker.error || worker.is_open) return;
   if (!worker.wait_status && now < worker.closed_ns + kExitReportNs) {
@@ -586,7 +585,7 @@ void Team::judge_dead_worker(Worker& worker, std::int64_t now) {
                           WTERMSIG(*worker.wait_status) == SIGKILL;
   if (was_killed && out_of_memory_kills() > memory_kills_before_)
     how += ", as the machine had no memory left; --max-memory makes it an error of the rank";
-  // In which case: the one on the board, unless that one is answered.
+  // The case is the one on the board, unless that one is answered.
   const std::uint64_t id = std::max(slot(worker.rank).case_id.load(), worker.answered + 1);
   RankError error{ErrorKind::kCrash, worker.rank, "", how};
   if (const InFlight* running = in_flight(id))
@@ -632,8 +631,8 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
     if (worker.error) failed.push_back(&worker);
   std::sort(failed.begin(), failed.end(),
             [](auto* a, auto* b) { return a->error_order < b->error_order; });
-  std::uint64_t id =
-      failed[0]->error_id;  // the first case that went wrong: errors in later ones follow from it
+  // Finds the first case that went wrong; errors in later ones follow from it.
+  std::uint64_t id = failed[0]->error_id;
   for (const Worker* worker : failed) id = std::min(id, worker->error_id);
 
   const bool all_heard = std::all_of(workers_.begin(), workers_.end(),
@@ -645,16 +644,16 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
   std::vector<RankError> errors;
   for (const Worker* worker : failed)
     if (worker->error_id == id) errors.push_back(*worker->error);
-  // A worker that died between two cases, while others have not answered the first: that one is to
-  // blame, if any.
+  // If a worker died between two cases, and others have not answered the first, that one is to
+  // blame.
   InFlight* blamed = in_flight(id);
   if (!blamed && !in_flight_.empty()) blamed = &in_flight_.front();
   return make_failure(blamed,
                       blamed ? of_difference(*blamed, first_cause(errors)) : first_cause(errors));
 }
 
-// How long our own simulator takes for a case does not depend on the cases before it, of which it
-// keeps nothing that runs.
+// Returns true for a slow simulation in our own simulator. Its time does not depend on earlier
+// cases, of which it keeps nothing that runs.
 bool Team::is_slow_simulation(const RankError& error) const {
   return kind_.role == WorkerRole::kSimulator && kind_.rank_program == 0 &&
          error.kind == ErrorKind::kHang;
@@ -665,8 +664,8 @@ Team::Failure Team::make_failure(InFlight* failed, RankError error) {
   Failure failure;
   failure.error = error;
   if (failed) {
-    // Ranks that are through with a case may fail in the next one and end while their peers still
-    // need them.
+    // Ranks that have finished a case may fail in the next one and end while their peers still need
+    // them.
     const bool others_may_end = last_id_ > 1 && is_echo(error);
     failure.may_be_inherited = others_may_end || (failed->id > 1 && !is_slow_simulation(error) &&
                                                   distgrad::may_be_inherited(error));

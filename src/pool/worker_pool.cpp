@@ -26,21 +26,22 @@
 namespace distgrad {
 namespace {
 
-constexpr int kKeptRanks = 24;      // idle ranks that are kept for a world size to come back
-constexpr int kMaxZygotesLost = 3;  // in a row, without a case being completed
-constexpr std::int64_t kZygoteLoadNs =
-    std::int64_t{300} * 1'000'000'000;  // for a zygote to say that it is ready, on a busy machine
-constexpr std::int64_t kImportNs =
-    std::int64_t{900} * 1'000'000'000;  // for the user's code besides, after which it gives that up
-constexpr double kTorchS = 3;  // what torch may take, before it is said that something is imported
+constexpr int kKeptRanks = 24;      // idle ranks that are kept in case a world size comes back
+constexpr int kMaxZygotesLost = 3;  // in a row, without a completed case
+// Limits the time of a zygote to get ready, on a busy machine.
+constexpr std::int64_t kZygoteLoadNs = std::int64_t{300} * 1'000'000'000;
+// Adds this time for the user's code, after which the zygote gives up on it.
+constexpr std::int64_t kImportNs = std::int64_t{900} * 1'000'000'000;
+constexpr double kTorchS = 3;  // the time that torch may take before an import is reported
 
-// Filling up costs a system call a rank: not with every reply, but before the workers run out.
+// Refilling costs a system call a rank, so it waits for more than one reply, but not until workers
+// run out.
 constexpr std::size_t kRefillBelow = 48;
-constexpr std::size_t kSimulatorsShare =
-    2;                                  // requests a simulator has before another one is started
-constexpr std::size_t kTeamsShare = 2;  // the same for a team, where several work side by side
-// What such a team has ahead: few, for a case that waits keeps those behind it from the other
-// teams.
+// Says how many requests a simulator has before another one is started.
+constexpr std::size_t kSimulatorsShare = 2;
+constexpr std::size_t kTeamsShare = 2;  // the same for teams that work side by side
+// Bounds what such a team has ahead. It is small, since a case that waits keeps those behind it
+// from the other teams.
 constexpr std::size_t kSharedWindow = 8;
 
 }  // namespace
@@ -50,22 +51,22 @@ WorkerPool::WorkerPool(WorkerPoolOptions options)
   if (options_.simulators <= 0)
     options_.simulators = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   raise_descriptor_limit();
-  children_before_ = current_children();  // a shell's that became this process
+  children_before_ = current_children();  // those of a shell that became this process
   adopt_orphans();
   start_team({});
 }
 
 WorkerPool::~WorkerPool() {
   teams_.clear();
-  zygotes_.clear();  // which end all workers, and what these left; of one that was killed it is
-                     // ours now
+  zygotes_.clear();  // they end all workers and what these left; what a killed zygote left is ours
+                     // now
   std::set<pid_t> kept = started_children();
   kept.merge(children_before_);
   end_children_but(kept);
 }
 
 void WorkerPool::prepare(int world_size, int rank_program, const std::string& transport) {
-  if (!options_.mesh_order.empty()) return;  // which ranks are where, the case will say
+  if (!options_.mesh_order.empty()) return;  // the case will say which ranks are where
   const TeamKind kind{rank_program, WorkerRole::kRank, world_size, transport};
   if (!team_of(kind)) start_team(kind);
 }
@@ -190,7 +191,7 @@ void WorkerPool::tell_of_loading() {
   }
 }
 
-// What a zygote imports before it is ready.
+// Names what a zygote imports before it is ready.
 std::string WorkerPool::imports_text(std::size_t zygote_place) const {
   const std::size_t program = zygote_place % options_.rank_commands.size();
   if (program >= options_.imports.size()) return "";
@@ -231,8 +232,8 @@ void WorkerPool::schedule_simulations(TeamKind kind, Jobs& jobs) {
   }
 }
 
-// One world at a time gets cases. When no more wait for it the next one does, while the first
-// finishes what it has.
+// Gives cases to one world at a time. When no more wait for it, the next one gets some, while the
+// first finishes what it has.
 void WorkerPool::schedule_runs() {
   answer_for_too_many();
   if (!current_ || waiting_[*current_].empty()) current_ = kind_of_oldest_run();
@@ -243,7 +244,7 @@ void WorkerPool::schedule_runs() {
   fill(team ? *team : start_team(*current_), jobs);
 }
 
-// Cases for ranks that did not get connected when they had as much time as these have.
+// Answers cases for ranks that did not get connected when they had at least as much time.
 void WorkerPool::answer_for_too_many() {
   for (auto& [kind, failed] : too_many_) {
     Jobs& jobs = waiting_[kind];
@@ -279,8 +280,8 @@ void WorkerPool::fill(Team& team, Jobs& jobs) {
   }
 }
 
-// Each case to the team with the fewest. A second run is worth something on fresh ranks alone,
-// where no other case was.
+// Gives each case to the team with the fewest. A second run is only meaningful on fresh ranks,
+// which have had no other case.
 void WorkerPool::share(TeamKind kind, Jobs& jobs) {
   while (!jobs.empty()) {
     Team* least = nullptr;
@@ -300,7 +301,7 @@ void WorkerPool::share(TeamKind kind, Jobs& jobs) {
   }
 }
 
-// Behind those that are here come those that are elsewhere.
+// Places of zygotes elsewhere follow those of zygotes here.
 std::size_t WorkerPool::zygote_place(int rank_program, WorkerRole role) const {
   const bool elsewhere = options_.open_elsewhere && role == WorkerRole::kRank;
   return static_cast<std::size_t>(rank_program) + (elsewhere ? options_.rank_commands.size() : 0);
@@ -371,9 +372,9 @@ void WorkerPool::serve_zygotes() {
   }
 }
 
-// A zygote never gets ready where none before did, unless it was only stopped; one that was killed
-// takes its workers with it. The case that ran then runs again, alone; where that ends a zygote,
-// too, it is its doing.
+// Replaces a zygote that ended. If none before it got ready, it never will, unless it was only
+// stopped. One that was killed takes its workers with it. The case that ran then runs again, alone;
+// if that ends a zygote, too, the case is to blame.
 void WorkerPool::replace_zygote(std::size_t place, const std::string& why) {
   std::unique_ptr<ZygoteProcess>& zygote = zygotes_[place];
   const std::string how = why.empty() ? zygote->end_text() : why;
@@ -406,7 +407,7 @@ void WorkerPool::collect() {
   }
 }
 
-// Whether the team has failed: then its cases are elsewhere and it can go.
+// Returns true if the team has failed; its cases are then elsewhere and it can go.
 bool WorkerPool::settle_failure(Team& team) {
   std::optional<Team::Failure> failure = team.find_failure();
   if (!failure) return false;
@@ -423,7 +424,7 @@ bool WorkerPool::settle_failure(Team& team) {
   return true;
 }
 
-// To the front, in their order.
+// Puts the jobs to the front, in their order.
 void WorkerPool::requeue(std::vector<std::unique_ptr<Job>> jobs) {
   for (auto job = jobs.rbegin(); job != jobs.rend(); ++job)
     waiting_[(*job)->kind].push_front(std::move(*job));

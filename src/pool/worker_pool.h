@@ -1,16 +1,16 @@
-// Where cases are worked on: simulators and teams of ranks, started as needed, fed ahead, watched,
-// replaced after a failure, stopped. The driver submits requests and takes completions as they
-// come:
+// Works on cases: it starts simulators and teams of ranks as needed, feeds them ahead, watches
+// them, replaces them after a failure, and stops them. The driver submits requests and takes
+// completions as they come:
 //
 //   WorkerPool pool({.rank_commands = {{"/usr/bin/distgrad-rank"}}});
 //   const Ticket truth = pool.simulate(simulate_request, 30);
 //   const Ticket observed = pool.run(run_request, 30);
 //   while (std::optional<Completion> done = pool.next()) ...
 //
-// Single-threaded: everything happens inside next(), wait() and their like. No process outlives the
-// object, nor this process however it ends. A case that crashes, hangs or raises is an error of
-// that case alone; what a machine lacks (no executable, no memory for a process) is a SystemError,
-// thrown by whatever call finds it.
+// It is single-threaded: everything happens inside next(), wait() and the like. No process outlives
+// the object, nor this process however it ends. A case that crashes, hangs or raises is an error of
+// that case only. If the machine lacks something (no executable, no memory for a process), the call
+// that finds it throws a SystemError.
 #pragma once
 
 #include <deque>
@@ -30,59 +30,60 @@
 namespace distgrad {
 
 struct WorkerPoolOptions {
-  // Programs that speak the rank protocol, with arguments. The first one is started at once, as a
-  // simulator; others with the first case for them.
+  // Has programs that speak the rank protocol, with arguments. The first one starts at once, as a
+  // simulator; the others start with their first case.
   std::vector<std::vector<std::string>> rank_commands;
-  int simulators = 0;  // at most; 0: one a core
-  // Teams of one world that work side by side, at most: a case that waits for something keeps one
-  // of them.
+  int simulators = 0;  // most of them; 0: one a core
+  // Limits the teams of one world that work side by side. A case that waits for something keeps
+  // one.
   int teams = 1;
-  // Where the ranks are elsewhere (other machines'): opens the control socket of a zygote that runs
-  // this command there. Simulators are here all the same. Empty: all is here.
+  // Opens the control socket of a zygote that runs this command elsewhere, for ranks on other
+  // machines. Simulators always run here. Empty means that everything runs here.
   std::function<UniqueFd(const std::vector<std::string>& command)> open_elsewhere = {};
-  // For workers to begin their first case, once their program is ready.
+  // Gives the time, in seconds, that workers have to begin their first case once their program is
+  // ready.
   double begin_s = 60;
-  // The axes of meshes that are laid over a launcher's processes in this order
-  // (model/mesh_order.h); other meshes lie as they are.
+  // Names the axes of meshes that are laid over a launcher's processes in this order
+  // (model/mesh_order.h); other meshes stay as they are.
   std::vector<std::string> mesh_order = {};
-  // Called while ranks, or a program before it forks them, import a subject, which is no part of a
-  // case's time, with what was asked for and the seconds so far.
+  // The pool calls it with what was asked for and the seconds so far while ranks, or a program
+  // before it forks them, import a subject. That does not count as a case's time.
   std::function<void(const std::string& subject, double seconds)> on_loading = {};
-  // What each of rank_commands imports of the user's before it is ready; may be empty.
+  // Has what each of rank_commands imports of the user's before it is ready; may be empty.
   std::vector<std::vector<std::string>> imports = {};
 };
 
-enum class QueuePosition { kLast, kNext };  // behind what waits already, or before it
+enum class QueuePosition { kLast, kNext };  // after what waits already, or before it
 
 class WorkerPool {
  public:
-  explicit WorkerPool(WorkerPoolOptions options);  // returns at once; one simulator is on its way
+  explicit WorkerPool(WorkerPoolOptions options);  // returns at once; one simulator is starting
   ~WorkerPool();
 
-  // Starts the ranks of a world ahead of the first case for it.
+  // Starts the ranks of a world before their first case.
   void prepare(int world_size, int rank_program = 0, const std::string& transport = {});
 
-  // The case's time begins when its first worker begins it, not with the submission. Cases are best
-  // submitted ordered by world size: changing it costs time.
+  // Submits a case. Its time begins when its first worker begins it, not with the submission.
+  // Submit cases ordered by world size, since changing it costs time.
   Ticket simulate(SimulateRequest request, double timeout_s,
                   QueuePosition position = QueuePosition::kLast, int rank_program = 0);
-  // `expected`: what the ranks' tensors probably are.
+  // Submits a run. `expected` is what the ranks' tensors probably are.
   Ticket run(RunRequest request, double timeout_s, int rank_program = 0,
              std::shared_ptr<const ExpectedValues> expected = {});
 
-  // The next completion, in whatever order cases are done. Waits for it; nothing when nothing is
-  // outstanding, or when the process was interrupted (interrupted_by() of base/interrupts.h) and
-  // what was done before has been taken.
+  // Waits for the next completion and returns it, in whatever order cases finish. Returns nothing
+  // if nothing is outstanding, or if the process was interrupted (interrupted_by() of
+  // base/interrupts.h) and all earlier completions have been taken.
   std::optional<Completion> next();
-  // The same without waiting.
+  // Does the same without waiting.
   std::optional<Completion> next_if_any();
-  // The completion of this ticket, others staying for next(); nothing when interrupted, or when it
-  // was taken before.
+  // Waits for this ticket's completion; others stay for next(). Returns nothing when interrupted,
+  // or if it was taken before.
   std::optional<Completion> wait(Ticket ticket);
 
   std::size_t outstanding() const { return outstanding_; }  // submitted and not yet taken
 
-  // The version of torch that the program's workers have; waits until it is known.
+  // Returns the version of torch that the program's workers have. Waits until it is known.
   std::string torch_version(int rank_program = 0);
 
  private:
@@ -116,22 +117,22 @@ class WorkerPool {
   WorkerPoolOptions options_;
   std::set<pid_t> children_before_;
   std::vector<std::unique_ptr<ZygoteProcess>> zygotes_;  // by zygote_place(); teams refer to them
-  std::set<std::size_t> got_ready_;                      // places whose zygote, or one before, was
-  std::list<std::unique_ptr<Team>> teams_;               // the last used is last
+  std::set<std::size_t> got_ready_;         // places with a zygote that is, or once was, ready
+  std::list<std::unique_ptr<Team>> teams_;  // the last used is last
   std::map<TeamKind, Jobs> waiting_;
   struct TooMany {
     double timeout_s = 0;
     Completion completion;
   };
   std::map<TeamKind, TooMany> too_many_;  // how their first case failed
-  std::optional<TeamKind> current_;       // the world that gets the cases now
+  std::optional<TeamKind> current_;       // the world that gets cases at the moment
   std::deque<Completion> done_;
   Ticket last_ticket_ = 0;
   std::size_t outstanding_ = 0;
   int zygotes_lost_ = 0;  // since a case was last completed
 };
 
-// "distgrad-rank" beside this process's executable.
+// Returns the path of "distgrad-rank" beside this process's executable.
 std::string rank_executable();
 
 }  // namespace distgrad

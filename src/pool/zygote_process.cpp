@@ -20,13 +20,13 @@
 namespace distgrad {
 namespace {
 
-// One thread each: many ranks share the cores, and a thread pool in the zygote would not survive
-// the fork.
+// Gives each process one thread: many ranks share the cores, and a thread pool in the zygote would
+// not survive the fork.
 const std::vector<std::pair<std::string, std::string>> kEnvironment = {
     {"OMP_NUM_THREADS", "1"}, {"MKL_NUM_THREADS", "1"}, {"OPENBLAS_NUM_THREADS", "1"}};
 
-// Large pages make loading torch some 10 % shorter: fewer pages to fault in and, at each fork, to
-// map. Autograd makes and frees the same few sizes by the hundred: where each thread keeps 100 of a
+// Large pages make loading torch some 10 % shorter, since fewer pages fault and, at each fork, are
+// mapped. Autograd makes and frees the same few sizes by the hundred; if each thread keeps 100 of a
 // size in place of 7, many small cases take some 8 % less processor time.
 constexpr const char* kMallocVariable = "GLIBC_TUNABLES";
 constexpr const char* kMallocTunables = "glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=100";
@@ -38,7 +38,7 @@ std::vector<std::pair<std::string, std::string>> environment() {
 }
 
 constexpr int kEndMs = 5000;  // it only has to kill and reap
-// How long a request to fork may wait: of one that is stopped, and of one that is only slow.
+// Limit how long a request to fork may wait, for a stopped zygote and for one that is only slow.
 constexpr std::int64_t kForkStoppedNs = std::int64_t{2} * 1'000'000'000;
 constexpr std::int64_t kForkLookNs = std::int64_t{1} * 1'000'000'000;
 constexpr std::int64_t kForkNs = std::int64_t{60} * 1'000'000'000;
@@ -71,11 +71,11 @@ ZygoteProcess::~ZygoteProcess() {
 }
 
 int ZygoteProcess::wait_for_end() {
-  // A descriptor of the process, so that waiting has a limit without a busy loop.
+  // A descriptor of the process gives the wait a limit without a busy loop.
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid_, 0)));
   pollfd fd{process.get(), POLLIN, 0};
   int ready = 0;
-  // One that is stopped does not hear that it is to end, and its workers die with it.
+  // A stopped zygote does not hear that it should end, and its workers die with it.
   const bool is_stopped = process_state(pid_) == 'T';
   do {
     ready = poll(&fd, 1, is_stopped ? 0 : kEndMs);
@@ -101,7 +101,7 @@ std::uint64_t ZygoteProcess::fork_worker(ForkWorker request, UniqueFd socket,
 }
 
 void ZygoteProcess::kill_worker(std::uint64_t worker) {
-  if (has_ended_) return;  // then the kernel has done it
+  if (has_ended_) return;  // the kernel has done it then
   control_->queue(encode(KillWorker{worker}));
   control_->flush(Wait::kNo);
 }

@@ -1,7 +1,7 @@
-// The driver's side of a zygote: starts it, asks it for workers, hears what became of them.
-// Passive: exchange() is called when its descriptor is ready. When it is destroyed the zygote and
-// all workers are gone. One that is elsewhere (its ranks are on other machines, say) is not started
-// here, and its workers have no process on this machine.
+// Represents a zygote in the driver: starts it, asks it for workers, hears what became of them. It
+// is passive: call exchange() when its descriptor is ready. Destroying it ends the zygote and all
+// workers. One that is elsewhere (its ranks are on other machines, say) is not started here, and
+// its workers have no process on this machine.
 #pragma once
 
 #include <sys/types.h>
@@ -21,16 +21,16 @@ namespace distgrad {
 
 class ZygoteProcess {
  public:
-  // `command` is completed by "--zygote FD". Throws SystemError when no process can be made.
+  // Appends "--zygote FD" to `command`. Throws SystemError if no process can be made.
   explicit ZygoteProcess(std::vector<std::string> command);
-  // One elsewhere, at the other end of `control`. `command` is what messages call it.
+  // Takes a zygote elsewhere, at the other end of `control`. `command` is its name in messages.
   ZygoteProcess(std::vector<std::string> command, UniqueFd control);
   ~ZygoteProcess();
   ZygoteProcess(const ZygoteProcess&) = delete;
   ZygoteProcess& operator=(const ZygoteProcess&) = delete;
 
-  // May be called at once: requests wait until the zygote has loaded. The worker's name, which
-  // `request` need not have.
+  // May be called at once, since requests wait until the zygote has loaded. Returns the worker's
+  // name, which `request` need not have.
   std::uint64_t fork_worker(ForkWorker request, UniqueFd socket,
                             std::shared_ptr<const UniqueFd> board,
                             std::shared_ptr<const UniqueFd> output);
@@ -41,30 +41,30 @@ class ZygoteProcess {
   int fd() const { return control_->fd(); }
   bool wants_to_write() const { return control_->has_queued(); }
 
-  // Sends and receives what can be without waiting. Throws SystemError where it tells that it is
-  // lost for good.
+  // Sends and receives what is possible without waiting. Throws SystemError if the zygote says that
+  // it is lost for good.
   std::vector<ZygoteEvent> exchange();
 
-  // Of one elsewhere: asks for what is to be seen of these workers, and waits for the answers, a
-  // second at most. By worker.
+  // Asks a zygote elsewhere what can be seen of these workers, and waits up to a second for the
+  // answers. Returns them by worker.
   std::map<std::uint64_t, WorkerSeen> look(const std::vector<std::uint64_t>& workers);
 
   bool is_elsewhere() const { return is_elsewhere_; }
   bool has_ended() const { return has_ended_; }
   bool is_ready() const { return ready_ns_ > 0; }
-  std::int64_t ready_ns() const { return ready_ns_; }  // since when; 0: it is not
+  std::int64_t ready_ns() const { return ready_ns_; }  // since when it is ready; 0: not yet
   const std::string& torch() const { return torch_; }
   bool takes_expected() const { return takes_expected_; }
   std::int64_t started_ns() const { return started_ns_; }
   pid_t pid() const { return pid_; }
   const std::vector<std::string>& command() const { return command_; }
 
-  // Why nothing is to be expected of it any more: it was asked for a worker and gives none. Else
-  // empty.
+  // Returns why nothing more can be expected of it, since it was asked for a worker and made none,
+  // or "".
   std::string why_silent() const;
   void end_now();
 
-  // How it ended and what it had to say about it; only after has_ended().
+  // Says how it ended and what it said about that. Call it only after has_ended().
   std::string end_text();
 
  private:
@@ -86,8 +86,8 @@ class ZygoteProcess {
   bool has_ended_ = false;
   bool takes_expected_ = false;
   std::string torch_;
-  std::string complaint_;            // ours, about what it sent; or what it said of its end
-  std::vector<ZygoteEvent> events_;  // heard, and not yet handed on
+  std::string complaint_;            // our complaint about what it sent, or what it said of its end
+  std::vector<ZygoteEvent> events_;  // received and not yet handed on
 };
 
 }  // namespace distgrad

@@ -1,6 +1,6 @@
-// A page of memory shared by the driver and one pool's ranks: where each rank is, without a system
-// call. The driver looks at it only when a case takes too long or a rank died; the ranks also use
-// it to find rank 0's store.
+// Lays out a page of memory shared by the driver and one pool's ranks. It says where each rank is,
+// without a system call. The driver looks at it only if a case takes too long or a rank died; the
+// ranks also find rank 0's store by it.
 #pragma once
 
 #include <atomic>
@@ -9,20 +9,19 @@
 
 namespace distgrad {
 
-// kLoad: the user's code is being imported and set up, which is no part of a case's time.
+// kLoad: the user's code is being imported and set up, which does not count as a case's time.
 enum class Phase : std::int32_t { kIdle = 0, kConnect, kForward, kBackward, kSync, kReply, kLoad };
 
 struct RankSlot {
   std::atomic<std::uint64_t> case_id{0};
   std::atomic<std::int64_t> started_ns{0};  // CLOCK_MONOTONIC, when this rank began the case
-  std::atomic<std::int32_t> step{
-      -1};  // index into the program's steps; -1: none, steps.size(): the loss
+  // Holds the index into the program's steps; -1: none, steps.size(): the loss.
+  std::atomic<std::int32_t> step{-1};
   std::atomic<Phase> phase{Phase::kIdle};
 };
 
-// Which collective a rank is in, of those that its user's code enters (protocol/noted_call.h reads
-// it). The text is written between two odd-and-even steps of `version`, 0 of a rank that writes
-// none.
+// Says which of the user's collectives a rank is in (protocol/noted_call.h reads it). `version` is
+// odd while the text is being written, and 0 if the rank writes none.
 struct CallSlot {
   std::atomic<std::uint32_t> version{0};
   std::atomic<std::int32_t> waits{0};  // 1: in the call, or waiting for what it began
@@ -37,7 +36,7 @@ struct Board {
   CallSlot calls[kMaxRanks];
 };
 
-// Ranks in other languages write by these offsets (docs/protocol.md).
+// Ranks in other languages write at these offsets (docs/protocol.md).
 static_assert(std::atomic<std::int64_t>::is_always_lock_free);
 static_assert(sizeof(RankSlot) == 24 && offsetof(Board, ranks) == 8);
 static_assert(offsetof(RankSlot, started_ns) == 8 && offsetof(RankSlot, step) == 16 &&

@@ -54,8 +54,8 @@ void Channel::queue(SharedFrame frame) {
 
 Channel::Sent Channel::flush(Wait wait) {
   while (!queued_.empty()) {
-    // As many frames as fit; one with descriptors begins a message, for they travel with the
-    // message's first byte.
+    // Sends as many frames as fit. A frame with descriptors begins a message, since they travel
+    // with the message's first byte.
     std::array<iovec, kPieces> pieces;
     std::size_t count = 0;
     for (const SharedFrame& frame : queued_) {

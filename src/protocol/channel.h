@@ -1,5 +1,5 @@
-// Frames over one end of a stream socket pair, or, without descriptors, of a connection. Entirely
-// passive: nothing happens between calls. Not thread-safe.
+// Sends and receives frames over one end of a stream socket pair or, without descriptors, of a
+// connection. It is passive: nothing happens between calls. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -20,7 +20,7 @@ class Channel {
   int fd() const { return socket_.get(); }
   void set_limits(FrameLimits limits) { parser_.set_limits(limits); }
 
-  // Queues; flush() sends.
+  // Only queues; flush() sends.
   void queue(SharedFrame frame);
   bool has_queued() const { return !queued_.empty(); }
   std::size_t queued_bytes() const { return queued_bytes_; }
@@ -28,7 +28,7 @@ class Channel {
   enum class Sent { kAll, kPart, kClosed };
   Sent flush(Wait wait);
 
-  // Reads once what is there; frames are then taken with next().
+  // Reads once what is there; next() then returns the frames.
   enum class Received { kSome, kNothing, kClosed };
   Received receive(Wait wait);
   NextFrame next() { return parser_.next(); }
@@ -45,7 +45,7 @@ class Channel {
   int error_ = 0;
 };
 
-// Both ends closed on exec. Throws SystemError.
+// Returns sockets that are both closed on exec. Throws SystemError.
 std::pair<UniqueFd, UniqueFd> make_socket_pair();
 
 }  // namespace distgrad

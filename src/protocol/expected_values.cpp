@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 18;  // elements: 2 MiB
 
-// Bits, as the driver tells -0 from 0 and one NaN from another where it shows them.
+// Compares bits, as the driver distinguishes -0 from 0, and NaNs, in what it shows.
 bool same_bits(std::span<const double> own, std::span<const double> expected) {
   for (std::size_t at = 0; at < own.size(); at += kChunk) {
     const std::size_t count = std::min(kChunk, own.size() - at);

@@ -1,6 +1,6 @@
-// What a rank's tensors probably are: the simulation's, in the shared memory that they came in. A
-// rank that has the same bits says so and does not send them: the driver then neither holds nor
-// reads them a second time.
+// Holds what a rank's tensors probably are: the simulation's, in the shared memory that they came
+// in. A rank whose tensors have the same bits says so and does not send them, so the driver neither
+// holds nor reads them a second time.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace distgrad {
 
-// The tensor data of one message, sealed, which others can be given.
+// Holds the sealed tensor data of one message, which others can be given.
 struct SharedPayload {
   std::shared_ptr<const UniqueFd> fd;
   std::span<const double> values;
@@ -27,23 +27,23 @@ struct SharedPayload {
     return array.size() > 0 && not_after(values.data(), first) &&
            not_after(first + array.size(), values.data() + values.size());
   }
-  // Of one that it holds: after how many elements it begins.
+  // Returns the number of elements before an array that it holds.
   std::size_t place_of(const Array& array) const {
     return static_cast<std::size_t>(array.values().data() - values.data());
   }
 };
 
 struct ExpectedValues {
-  // By rank; empty, or absent, where there is nothing to be expected.
+  // Holds tensors by rank; empty, or absent, where nothing is expected.
   using ByRank = std::vector<std::optional<Array>>;
 
   SharedPayload payload;          // holds all of them
   std::vector<ByRank> gradients;  // of the inputs that require grad
-  std::vector<ByRank> steps;      // of the steps that are reported
+  std::vector<ByRank> steps;      // of the reported steps
 };
 
-// The expected one of `values[which]` for this rank where `own` has its bits, else `own`. What was
-// read of the expected one is let go again.
+// Returns this rank's expected array of `values[which]` if `own` has the same bits, else `own`.
+// Releases the pages of the expected one that it has read.
 Array expected_or(Array own, const std::vector<ExpectedValues::ByRank>& values, std::size_t which,
                   int rank);
 

@@ -1,7 +1,7 @@
-// The members of what messages carry, listed once for both directions: `fields(archive, value)`
-// names each member to a FieldWriter, which makes JSON of it, or to a FieldReader, which fills it
-// and checks everything. The lists take structs apart by structured bindings, so that a member
-// added to one and forgotten in its list does not compile. Included by the codecs only.
+// Lists the members of what messages carry once for both directions. `fields(archive, value)` names
+// each member to a FieldWriter, which makes JSON of it, or to a FieldReader, which fills and checks
+// it. The lists use structured bindings, so a member that is added to a struct and forgotten in its
+// list does not compile. Included by the codecs only.
 #pragma once
 
 #include <concepts>
@@ -19,14 +19,14 @@
 
 namespace distgrad {
 
-// A T, const for a writer.
+// Accepts a T, which is const for a writer.
 template <class Value, class T>
 concept Like = std::same_as<std::remove_const_t<Value>, T>;
 
 inline constexpr std::int64_t kMostInteger = std::numeric_limits<std::int64_t>::max();
 inline constexpr std::int64_t kMostInt = std::numeric_limits<int>::max();
 
-// Whether a member that may be left out is: as it is where nobody has set it.
+// Returns true if an optional member is to be left out, since it has its default value.
 template <class T>
 bool is_left_out(const T& value) {
   if constexpr (requires { value.has_value(); })
@@ -37,8 +37,8 @@ bool is_left_out(const T& value) {
     return value == T{};
 }
 
-// An enumerator goes by its name: message_name(E), and message_named(text, E{}), which is absent
-// for no enumerator's name. Like fields() both are found by the type of their argument.
+// Enumerators go by name: message_name(E), and message_named(text, E{}), which returns nothing for
+// an unknown name. Both are found by the type of their argument, as fields() is.
 class FieldWriter {
  public:
   static constexpr bool kReads = false;
@@ -64,7 +64,7 @@ class FieldWriter {
     json_[name] = static_cast<std::int64_t>(value);
   }
 
-  // The alternative that a variant holds, under its name.
+  // Writes the alternative that a variant holds, under its name.
   template <class... T>
   void one_of(const char* const (&names)[sizeof...(T)], const std::variant<T...>& value) {
     json_[names[value.index()]] = std::visit([&](const auto& v) { return json_of(v); }, value);
@@ -102,7 +102,7 @@ class FieldWriter {
     return list;
   }
 
-  // A size or what computes it.
+  // Writes a size, or what computes it.
   template <class T>
   Json json_of(const std::variant<std::int64_t, T>& value) {
     return std::visit([&](const auto& v) { return json_of(v); }, value);
@@ -123,7 +123,7 @@ class FieldReader {
     read(field(json_, name), value);
   }
 
-  // Left out: it stays as it is.
+  // Keeps the value if the member is left out.
   template <class T>
   void optional(const char* name, T& value) {
     if (const Json* found = optional_field(json_, name)) read(*found, value);

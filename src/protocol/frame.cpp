@@ -18,8 +18,8 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "frames are little-endian");
 
-// Written and not mapped: a page that is only written to costs two thirds of one that is mapped for
-// it, and this process never holds it.
+// Writes instead of mapping: a page that is only written to costs two thirds of one that is mapped
+// for it, and this process never holds it.
 std::shared_ptr<const UniqueFd> shared_payload(std::span<const std::span<const double>> payload) {
   auto fd = std::make_shared<UniqueFd>(create_memory_file("distgrad-payload"));
   std::vector<iovec> left;

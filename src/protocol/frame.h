@@ -1,7 +1,6 @@
-// A frame: the unit of the rank protocol. A JSON header, float64 tensor data, and file descriptors
-// that travel with it. docs/protocol.md has the layout. What comes from the other side is never
-// trusted: a frame that is not one is an error value, and nothing is allocated for bytes that have
-// not arrived.
+// Holds the unit of the rank protocol: a JSON header, float64 tensor data, and file descriptors.
+// docs/protocol.md has the layout. Nothing from the other side is trusted: an invalid frame is an
+// error value, and nothing is allocated for bytes that have not arrived.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +19,16 @@ namespace distgrad {
 
 inline constexpr std::uint32_t kFrameMagic =
     0x31464744;  // "DGF1" in the file order of little-endian bytes
-inline constexpr std::uint32_t kFrameShared =
-    1;  // flag: the tensor data is in the frame's first descriptor
+// Flags that the tensor data is in the frame's first descriptor.
+inline constexpr std::uint32_t kFrameShared = 1;
 inline constexpr std::size_t kMaxHeaderBytes = 64 << 20;
-inline constexpr std::size_t kMaxInlineBytes =
-    64 << 20;  // tensor data that does not come in shared memory
+// Limits tensor data that does not come in shared memory.
+inline constexpr std::size_t kMaxInlineBytes = 64 << 20;
 inline constexpr std::size_t kMaxFrameFds = 16;
-inline constexpr std::size_t kShareFromBytes =
-    1 << 20;  // what this implementation shares instead of copying
+// Gives the size from which this implementation shares instead of copying.
+inline constexpr std::size_t kShareFromBytes = 1 << 20;
 
-// What stands before the header. Little-endian.
+// Comes before the header, in little-endian.
 struct FramePrefix {
   std::uint32_t magic = kFrameMagic;
   std::uint32_t flags = 0;
@@ -39,7 +38,7 @@ struct FramePrefix {
 };
 static_assert(sizeof(FramePrefix) == 24);
 
-// A frame ready to be sent, to as many receivers as wanted.
+// Holds a frame ready to be sent, to any number of receivers.
 struct OutgoingFrame {
   std::string bytes;
   std::vector<std::shared_ptr<const UniqueFd>> fds;
@@ -48,21 +47,21 @@ struct OutgoingFrame {
 };
 using SharedFrame = std::shared_ptr<const OutgoingFrame>;
 
-// `payload` in pieces, as the arrays lie in memory. Throws SystemError when shared memory cannot be
-// had.
+// Makes a frame. `payload` comes in pieces, as the arrays lie in memory. Throws SystemError if
+// shared memory cannot be had.
 SharedFrame make_frame(std::string_view header, std::span<const std::span<const double>> payload,
                        std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 
-// The same with all of the tensor data behind the header, for where memory cannot be shared,
-// however much it is.
+// Does the same with all tensor data after the header, however much, for connections that cannot
+// share memory.
 SharedFrame make_inline_frame(std::string_view header, std::span<const double> payload);
 
-// A frame received.
+// Holds a received frame.
 struct Frame {
   std::string header;
   std::span<const double> payload;
   std::shared_ptr<const void> keeper;          // of the payload
-  std::shared_ptr<const UniqueFd> payload_fd;  // where it came in shared memory
+  std::shared_ptr<const UniqueFd> payload_fd;  // if the payload came in shared memory
   std::vector<UniqueFd> fds;                   // without the payload's
 };
 
@@ -72,17 +71,17 @@ struct BadFrame {
 };
 using NextFrame = std::variant<NoFrameYet, Frame, BadFrame>;
 
-// What is taken from the other side.
+// Limits what is accepted from the other side.
 struct FrameLimits {
   std::size_t header_bytes = kMaxHeaderBytes;
   std::size_t inline_bytes = kMaxInlineBytes;
 };
 
 // Cuts a stream of bytes and descriptors into frames. After a BadFrame the stream is lost: every
-// further call gives it again.
+// further call returns it again.
 class FrameParser {
  public:
-  // Room for `size` more bytes; commit() says how many of them were filled.
+  // Makes room for `size` more bytes; commit() says how many were filled.
   std::span<char> room(std::size_t size);
   void commit(std::size_t size) { end_ += size; }
   void add_fd(UniqueFd fd) { fds_.push_back(std::move(fd)); }

@@ -1,5 +1,5 @@
-// libFuzzer's entry: whatever a rank or a zygote sends is a message or is refused, and what it
-// notes on the board is a note or none. Built and run as the parser's
+// libFuzzer calls this: anything that a rank or a zygote sends must be a message or be refused, and
+// anything on the board must be a note or none. Build and run it as the parser's
 // (src/scenario/parse_fuzz.cpp).
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
 
   distgrad::FrameParser parser;
   const auto room = parser.room(size);
-  // Of nothing, too, which memcpy does not take.
+  // memcpy does not take empty data.
   std::copy_n(data, size, reinterpret_cast<std::uint8_t*>(room.data()));
   parser.commit(size);
   while (std::holds_alternative<distgrad::Frame>(parser.next())) {

@@ -83,7 +83,7 @@ static void fields(auto& a, Like<ZygoteLost> auto& lost) {
 
 namespace {
 
-// Of each message's alternatives, in their order.
+// Name the alternatives of each message, in their order.
 template <class Message>
 using Kinds = std::array<std::string_view, std::variant_size_v<Message>>;
 constexpr Kinds<ZygoteRequest> kZygoteRequests = {"fork", "kill", "look"};
@@ -124,7 +124,7 @@ Decoded<T> decoded(const Frame& frame, Read read) {
   }
 }
 
-// The expected values go as a descriptor of their own: they are where their message left them.
+// Sends the expected values by a descriptor of their own, to where their message left them.
 Json write_expected(const ExpectedValues& expected) {
   PayloadWriter out(&expected.payload);
   FieldWriter writer(out);

@@ -1,6 +1,6 @@
-// The messages of the rank protocol: what driver, zygote and workers (simulators and ranks) say to
-// each other. docs/protocol.md describes them for whoever writes a rank in another language.
-// Encoding always succeeds; decoding never trusts the other side.
+// Defines the messages of the rank protocol, between driver, zygote and workers (simulators and
+// ranks). docs/protocol.md describes them for authors of ranks in other languages. Encoding always
+// succeeds; decoding never trusts the other side.
 #pragma once
 
 #include <cstdint>
@@ -29,27 +29,28 @@ struct Decoded {
 
 enum class WorkerRole { kSimulator, kRank };
 
-// With the frame go three descriptors, in this order: the worker's data socket, the board, and the
+// Three descriptors go with the frame, in this order: the worker's data socket, the board, and the
 // file for its output.
 struct ForkWorker {
-  std::uint64_t worker = 0;  // the driver's name for it; never used again
+  std::uint64_t worker = 0;  // the driver's name for it; never reused
   WorkerRole role = WorkerRole::kRank;
   int rank = 0;
   int world_size = 1;
-  // Not empty: as a new program, not as a copy of the zygote, for what does not survive a fork,
-  // such as CUDA; and what will carry its collectives, "nccl on cuda", so that it can be loaded
-  // before the first case.
+  // If not empty, the worker is to be a new program, not a copy of the zygote, since CUDA, say,
+  // does not survive a fork. It then names what will carry the collectives, "nccl on cuda", to be
+  // loaded before the first case.
   std::string exec = {};
-  // Which of a launcher's processes it is to be; -1: that of its rank. Elsewhere it means nothing.
+  // Gives its place among a launcher's processes; -1 means that of its rank. Without a launcher it
+  // means nothing.
   int place = -1;
 };
 
-struct KillWorker {  // and every process it started; no such worker: nothing happens
+struct KillWorker {  // kills every process that it started, too; an unknown worker is ignored
   std::uint64_t worker = 0;
 };
 
-// Of one whose ranks are on other machines: what is to be seen of a worker, with the place that its
-// code is at.
+// Asks a zygote whose ranks are on other machines what can be seen of a worker, and at which place
+// its code is.
 struct LookAtWorker {
   std::uint64_t worker = 0;
 };
@@ -61,7 +62,7 @@ using ZygoteRequest = std::variant<ForkWorker, KillWorker, LookAtWorker>;
 struct ZygoteReady {
   int protocol = kProtocolVersion;
   std::string torch;  // its version
-  // Whether its ranks say of tensors that are as expected that they are, in place of sending them.
+  // True if its ranks report that tensors are as expected instead of sending them.
   bool takes_expected = false;
 };
 
@@ -80,20 +81,20 @@ struct ForkFailed {
   std::string message;
 };
 
-// What /proc would say of a worker, where that is another machine's: the answer to LookAtWorker,
-// and now and then by itself.
+// Says what /proc on another machine says of a worker. It answers LookAtWorker, and also comes now
+// and then by itself.
 struct WorkerSeen {
   std::uint64_t worker = 0;
-  char state = 0;              // as /proc has it; 0: not known
+  char state = 0;              // as in /proc; 0: unknown
   std::int64_t waited_ns = 0;  // for a core
-  std::optional<std::string> at =
-      {};  // in an answer: "loss.py:41 in f: time.sleep(1000)", or empty
+  // In an answer only, says where its code is: "loss.py:41 in f: time.sleep(1000)", or empty.
+  std::optional<std::string> at = {};
 };
 
-// A machine, or what starts the ranks there, is gone.
+// Says that a machine, or what starts the ranks there, is gone.
 struct ZygoteLost {
   std::string message;
-  bool is_final = false;  // and will not come back
+  bool is_final = false;  // it will not come back
 };
 
 using ZygoteEvent =
@@ -104,29 +105,30 @@ using ZygoteEvent =
 using AnyRequest = std::variant<SimulateRequest, RunRequest>;
 using AnyResult = std::variant<Simulation, RankResult>;
 
-// Driver to worker. Ids grow from 1 with each request on a socket; they also stand on the board.
+// Goes from driver to worker. Ids grow from 1 with each request on a socket; the board has them,
+// too.
 struct WorkRequest {
   std::uint64_t id = 0;
   AnyRequest what;
-  std::shared_ptr<const ExpectedValues> expected = {};  // of a run, where they are known
+  std::shared_ptr<const ExpectedValues> expected = {};  // of a run, if they are known
 };
 
-// Worker to driver: one for each request, in the same order. After one with an error no other
-// follows.
+// Goes from worker to driver, one for each request, in the same order. After one with an error no
+// other follows.
 struct WorkReply {
   std::uint64_t id = 0;
   AnyResult what;
   std::optional<RankError> error;  // of a simulation; a rank's is in its RankResult
-  std::string output;  // what standard output and error got since the last reply, bounded
+  std::string output;              // standard output and error since the last reply, bounded
   std::int64_t elapsed_ns = 0;
-  std::vector<NotedCall> entered = {};  // collectives, in their order; the first ones of very many
-  SharedPayload payload = {};  // of the message itself, where its tensors came in shared memory
+  std::vector<NotedCall> entered = {};  // collectives in order; only the first ones of very many
+  SharedPayload payload = {};           // of this message, if its tensors came in shared memory
 };
 
 SharedFrame encode(const ZygoteRequest&, std::vector<std::shared_ptr<const UniqueFd>> fds = {});
 SharedFrame encode(const ZygoteEvent&);
 SharedFrame encode_request(std::uint64_t id, const AnyRequest&, const ExpectedValues* = nullptr);
-// `expected`: of the request that is answered; its tensors are not sent back.
+// `expected` is that of the request; its tensors are not sent back.
 SharedFrame encode(const WorkReply&, const SharedPayload* expected = nullptr);
 
 Decoded<ZygoteRequest> decode_zygote_request(const Frame&);

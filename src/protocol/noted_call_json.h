@@ -1,4 +1,5 @@
-// A collective as ranks write it on the board and in replies. Included by the codecs only.
+// Reads and writes a collective as ranks put it on the board and in replies. Included by the codecs
+// only.
 #pragma once
 
 #include "protocol/noted_call.h"
@@ -6,11 +7,11 @@
 
 namespace distgrad {
 
-// Without what only a note has. Throws BadMessage.
+// Leave out what only a note has. Throws BadMessage.
 NotedCall read_noted_call(const Json&);
 Json write_noted_call(const NotedCall&);
 
-// With it.
+// Includes what only a note has.
 Json write_note(const NotedCall&);
 
 }  // namespace distgrad

@@ -8,7 +8,7 @@ namespace distgrad {
 namespace {
 
 constexpr int kDeepest = 64;
-constexpr std::size_t kLarge = 1 << 10;  // elements: worth looking whether they are there already
+constexpr std::size_t kLarge = 1 << 10;  // it is worth checking whether these are there already
 
 }  // namespace
 
@@ -53,7 +53,8 @@ SharedFrame PayloadWriter::finish(const Json& header,
 
 Array PayloadReader::array(const Json& json) const {
   Shape shape;
-  // Checked as it grows, so that no product overflows. An empty tensor may have any other sizes.
+  // The size is checked as it grows, so that no product overflows. An empty tensor may have any
+  // other sizes.
   constexpr std::int64_t kLimit = std::int64_t{1} << 48;
   std::int64_t product_of_others = 1, size = 1;
   for (const Json& entry : read_list(field(json, "shape"))) {

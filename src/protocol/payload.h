@@ -1,6 +1,6 @@
-// How values stand in a message's JSON: tensors by their place in the frame's data, numbers so that
-// none is lost, and readers that check everything. Included by the codecs only: nlohmann/json is
-// costly to compile.
+// Reads and writes values in a message's JSON: tensors by their place in the frame's data, and
+// numbers without loss. The readers check everything. Included by the codecs only, since
+// nlohmann/json is costly to compile.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +21,22 @@ namespace distgrad {
 
 using Json = nlohmann::json;
 
-// A message that is not what the protocol says. Thrown by the readers below and caught where a
-// message is decoded.
+// Reports a message that is not as the protocol says. The readers below throw it, and the code that
+// decodes a message catches it.
 class BadMessage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Collects the tensors of one message. Their elements must live until finish(). The same elements
-// in several tensors, as of a value that all ranks of a simulation have, are sent once.
+// Collects the tensors of one message. Their elements must live until finish(). Elements that
+// several tensors share, such as a value that all ranks of a simulation have, are sent once.
 class PayloadWriter {
  public:
-  // Tensors that `known` holds, which the receiver has, are not sent: {"shape": [2, 3],
+  // Does not send tensors in `known`, which the receiver has, but writes {"shape": [2, 3],
   // "expected_at": 12}.
   explicit PayloadWriter(const SharedPayload* known = nullptr) : known_(known) {}
 
-  // {"shape": [2, 3], "at": 12}: it begins after 12 elements of the frame's data.
+  // Writes {"shape": [2, 3], "at": 12}: the array begins after 12 elements of the frame's data.
   Json array(const Array&);
   Json arrays(const std::vector<Array>&);  // a list of them
   Json numbers(std::span<const double>);   // a tensor of one dimension
@@ -47,11 +47,11 @@ class PayloadWriter {
 
   const SharedPayload* known_;
   std::vector<std::span<const double>> pieces_;
-  std::map<std::pair<const double*, std::size_t>, std::size_t> large_;  // where each of them is
+  std::map<std::pair<const double*, std::size_t>, std::size_t> large_;  // the place of each of them
   std::size_t size_ = 0;                                                // elements
 };
 
-// The tensors of one message received.
+// Has the tensors of one received message.
 class PayloadReader {
  public:
   explicit PayloadReader(const Frame& frame, const SharedPayload* known = nullptr)
@@ -65,7 +65,7 @@ class PayloadReader {
   const SharedPayload* known_;
 };
 
-// A JSON number, or "nan", "inf", "-inf".
+// Writes a JSON number, or "nan", "inf" or "-inf".
 Json number(double);
 double read_number(const Json&);
 
@@ -81,10 +81,10 @@ const Json& read_list(const Json&);  // the same, if it is a list
 const Json& field(const Json& object, const char* name);           // must be there
 const Json* optional_field(const Json& object, const char* name);  // null when absent
 
-// A value that is not what it should be, as an error shows it.
+// Shows, in an error, a value that is not what it should be.
 std::string shown(const Json&);
 
-// The text of a header, and back. Text that is not UTF-8 is made so.
+// Convert a header to text and back. Text that is not UTF-8 is made so.
 std::string header_text(const Json&);
 Json parse_header(const std::string&);
 

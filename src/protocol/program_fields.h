@@ -1,4 +1,4 @@
-// What a message holds of a program. Included by the codecs only.
+// Lists what a message holds of a program. Included by the codecs only.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace distgrad {
 
-// Names of enumerators in the order of their values.
+// Names enumerators in the order of their values.
 inline constexpr std::array<std::string_view, 3> kDistributions = {"integers", "normal", "uniform"};
 inline constexpr std::array<std::string_view, 2> kSyncs = {"sum", "mean"};
 
@@ -131,7 +131,7 @@ void fields(auto& a, Like<Program::Truth> auto& truth) {
   a.one_of({"value", "by_rank", "expr"}, value);
 }
 
-// Throws BadMessage for one that the program's world lacks.
+// Throws BadMessage for a rank that the program's world lacks.
 inline void check_rank(int rank, int world_size) {
   if (rank < 0 || rank >= world_size)
     throw BadMessage("a rank is out of range: " + std::to_string(rank));

@@ -1,4 +1,4 @@
-// What messages hold of requests and of what comes back. Included by the codecs only.
+// Lists what messages hold of requests and of results. Included by the codecs only.
 #pragma once
 
 #include "model/run_result.h"
@@ -35,7 +35,7 @@ void fields(auto& a, Like<RuleChoice> auto& choice) {
   a("rule", rule);
 }
 
-// Only of differences that were asked for.
+// Lists the fields of differences, which are present only if they were asked for.
 template <class Archive>
 void fields(Archive& a, Like<FiniteDifferences> auto& differences) {
   using Answer = FiniteDifferences::Answer;
@@ -123,13 +123,13 @@ void fields(auto& a, Like<Simulation> auto& simulation) {
   a.optional("undecided_elements", undecided_elements);
 }
 
-// What a rank says is its word, and may be of any length.
+// Cuts a rank's text, which may be of any length.
 inline std::string cut(const std::string& text) {
   constexpr std::size_t kLongest = 32 << 10;
   if (text.size() <= kLongest) return text;
   std::size_t end = kLongest;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80)
-    --end;  // no part of a character
+  // No part of a character may be left.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end) + "... (" + std::to_string(text.size() - end) + " bytes left out)";
 }
 

@@ -7,7 +7,7 @@
 namespace distgrad {
 namespace {
 
-// Without an operator of torch's where the first element decides, as nearly always.
+// Looks at the first element without torch's operators, since it nearly always decides.
 bool has_any(const at::Tensor& cotangent) {
   if (!cotangent.defined() || cotangent.numel() == 0) return false;
   if (cotangent.scalar_type() == at::kDouble && *cotangent.const_data_ptr<double>() != 0)

@@ -20,7 +20,7 @@ using torch::autograd::Edge;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Shares no memory, unlike array_of().
+// Copies the memory, unlike array_of().
 Array copy_of(const at::Tensor& x) {
   return array_of(x.detach().to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true,
                                 at::MemoryFormat::Contiguous));
@@ -30,8 +30,8 @@ bool same_bits(const Array& a, const Array& b) {
   return std::memcmp(a.values().data(), b.values().data(), a.values().size_bytes()) == 0;
 }
 
-// Before the hooks that the subject's code may have left on its result: what those do is a part of
-// its backward.
+// Runs before the hooks that the subject's code may have left on its result, since what those do is
+// a part of its backward.
 class AtOutput : public torch::autograd::FunctionPreHook {
  public:
   AtOutput(std::shared_ptr<WatchedCall> watch, std::uint32_t output, bool is_operand)
@@ -70,8 +70,8 @@ bool same(const Edge& a, const Edge& b) {
   return a.function == b.function && a.input_nr == b.input_nr;
 }
 
-// Each node from the output on, the operand's own left out, and which of its gradients go to the
-// operand.
+// Returns each node from the output on, except the operand's own, and which of its gradients go to
+// the operand.
 std::vector<std::pair<Node*, std::vector<std::size_t>>> nodes_between(const Edge& output,
                                                                       const Edge& operand) {
   std::vector<std::pair<Node*, std::vector<std::size_t>>> found;
@@ -119,14 +119,14 @@ void WatchedCall::arrives(const at::Tensor& cotangent) {
 
 void WatchedCall::gives(const at::Tensor& gradient) {
   if (!gradient.defined()) return;
-  // As autograd does with a gradient that was broadcast, before anybody else gets it.
+  // Autograd does the same with a gradient that was broadcast, before anybody else gets it.
   const at::Tensor own = at::is_expandable_to(seen_.operand.shape(), gradient.sizes())
                              ? at::sum_to(gradient.detach(), seen_.operand.shape())
                              : gradient.detach();
   given_ = given_.defined() ? given_ + own : own.clone();
 }
 
-// Memory that is gone by now can have changed nothing for anybody.
+// Does nothing if the memory is gone: then nobody can have seen a change.
 void WatchedCall::notice_writes() {
   if (!place_) return;
   auto storage = place_->storage.lock();

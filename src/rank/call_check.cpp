@@ -16,8 +16,8 @@ namespace {
 
 using Plains = std::vector<Plain>;
 
-// Relative to the largest of what was added up: six ranks' worth of roundings are a hundredth of
-// it; a derivative that is wrong is off by more.
+// Limits the error relative to the largest term. The roundings of six ranks are a hundredth of it,
+// and a wrong derivative is off by more.
 constexpr double kCloseCall = 1e-13;
 
 Plains magnitudes(Plains values) {
@@ -26,7 +26,7 @@ Plains magnitudes(Plains values) {
   return values;
 }
 
-// `like`: of the shape of a tensor that is not there.
+// Returns zeros of the shape of `like` if there is no tensor.
 Plain plain_or_zeros(const at::Tensor& x, const at::Tensor& like) {
   return plain_of(x.defined() ? x : at::zeros_like(like));
 }
@@ -63,7 +63,7 @@ bool can_be_asked(const SimulatedCall& call) {
   });
 }
 
-// Only of a sum the result may be much smaller than its terms.
+// Returns true for sums, whose result may be much smaller than their terms.
 bool adds_up(const CollectiveCall& spec) {
   return spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAvg || spec.op == ReduceOp::kPremulSum;
 }
@@ -88,7 +88,8 @@ std::string difference_from_arithmetic(const SimulatedCall& made) {
   }
   Plains adjoint = plain_adjoint(call, operands, starts);
   const Plains added = plain_adjoint(call, operands, magnitudes(starts));
-  for (std::size_t r = 0; r < adjoint.size(); ++r)  // what needs no gradient was not asked for one
+  for (std::size_t r = 0; r < adjoint.size(); ++r)  // operands that need no gradient were not asked
+                                                    // for one
     if (!made.operands[r].requires_grad()) adjoint[r] = ends[r];
   return difference("cotangent of operand", ends, adjoint, added);
 }

@@ -1,5 +1,5 @@
-// A program with its expressions compiled and its names resolved to slots, for the simulator and
-// for real ranks.
+// Holds a program with its expressions compiled and its names resolved to slots, for the simulator
+// and for real ranks.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -72,10 +72,11 @@ struct CompiledProgram {
 // InvalidAt.
 std::optional<Expression> inner_of_gradient_norm(const Expression& loss);
 
-// The names a rank may use besides inputs and steps: rank, world_size, NAME_rank, NAME_size.
+// Returns the names a rank may use besides inputs and steps: rank, world_size, NAME_rank,
+// NAME_size.
 Scope rank_scope(const Program&);
-// The names for values that belong to no rank: world_size, and each NAME_size that is the same
-// everywhere.
+// Returns the names for values that belong to no rank: world_size, and each NAME_size that is the
+// same everywhere.
 Scope size_scope(const Program&);
 // Returns the value of such a name. `rank` is ignored for sizes that are the same everywhere.
 std::int64_t value_of_name(const Program&, const std::string& name, int rank);

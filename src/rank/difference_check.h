@@ -1,5 +1,5 @@
-// What the check of the simulation by finite differences has to know about a program, and the
-// direction in which it looks.
+// Holds what the check of the simulation by finite differences has to know about a program, and
+// the direction in which it looks.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -28,7 +28,7 @@ const std::string& operand_name(const Program& program) {
   return program.steps[0].collective()->operand.text;
 }
 
-// By rank, one tensor after another in one piece of memory.
+// Stacks a rank's tensors in one piece of memory.
 class Stacked {
  public:
   explicit Stacked(const Shape& each) : shape_(each) {}
@@ -53,7 +53,7 @@ bool is_zero(const Array& x) {
   return std::all_of(x.values().begin(), x.values().end(), [](double v) { return v == 0; });
 }
 
-// All virtual ranks' operands and cotangents, in float64.
+// Holds all virtual ranks' operands and cotangents, in float64.
 struct Given {
   Tensors leaves;
   std::vector<Tensors> cotangents;  // [k][rank]
@@ -75,13 +75,13 @@ Given given(const DrivenCall& call, int world_size) {
   return all;
 }
 
-// The k-th cotangents pulled back to the operands; undefined where an operand has no part in any
-// output.
+// Pulls the k-th cotangents back to the operands. A result is undefined if its operand has no part
+// in any output.
 Tensors pulled_back(const Tensors& outputs, const Tensors& leaves, const Tensors& cotangents) {
   Tensors ends, starts;
   for (std::size_t r = 0; r < outputs.size(); ++r) {
     if (!outputs[r].requires_grad())
-      continue;  // zeros off a root: what arrives there counts for nothing
+      continue;  // zeros off a root: their cotangent counts for nothing
     ends.push_back(outputs[r]);
     starts.push_back(cotangents[r]);
   }

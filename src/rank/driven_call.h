@@ -1,5 +1,5 @@
-// One collective call whose backward is asked for again and again, from cotangents that the driver
-// chose (Drive). Ranks and the simulator both read the request through this.
+// Describes one collective call whose backward is asked for again and again, from cotangents that
+// the driver chose (Drive). Ranks and the simulator both read the request through this.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,15 +7,16 @@
 namespace distgrad {
 namespace {
 
-// About the cube root of float64's epsilon, where truncation (h²) and rounding (epsilon / h) weigh
-// the same.
+// The step is about the cube root of float64's epsilon, where truncation (h²) and rounding (epsilon
+// / h) weigh the same.
 constexpr double kStep = 0x1p-17;
-// Of J: what its evaluation may have lost by rounding, thousands of additions that cancel included.
+// Bounds, relative to J, what its evaluation may lose by rounding, even in thousands of additions
+// that cancel.
 constexpr double kRounding = 4096 * std::numeric_limits<double>::epsilon();
-// Of the scale: what is right to this is right. A wrong formula is off by far more.
+// A right derivative is this close, relative to the scale; a wrong formula is off by far more.
 constexpr double kClose = 1e-6;
-// Of the scale: where slopes over one step and over two differ by more, nothing can be said of the
-// derivative.
+// Limits their difference relative to the scale. If slopes over one step and over two differ by
+// more, nothing can be said of the derivative.
 constexpr double kRough = 1e-3;
 
 }  // namespace
@@ -27,8 +28,9 @@ FiniteDifferences finite_differences(const std::function<double(double)>& along,
                far_behind = along(-2 * kStep);
   const double near = (ahead - behind) / (2 * kStep), far = (far_ahead - far_behind) / (4 * kStep);
   const double slope = (4 * near - far) / 3;  // Richardson: the error is of order h⁴
-  // By how much the slope changes here, seen from two distances. Half of it from half as far where
-  // J is smooth; where it has a kink, which direction of it autograd has taken is not to be seen.
+  // The bends measure how much the slope changes here, from two distances. Where J is smooth, half
+  // the distance gives half the bend. At a kink it cannot be seen which direction autograd has
+  // taken.
   const double bend = (ahead - 2 * here + behind) / kStep,
                far_bend = (far_ahead - 2 * here + far_behind) / (2 * kStep);
   const double kink = std::abs(2 * bend - far_bend);

@@ -16,8 +16,8 @@
 namespace distgrad {
 namespace {
 
-// While it lives, what is written to standard error is lost. c10d complains there of hosts that
-// have an address and no name; whatever really goes wrong is thrown.
+// Discards what is written to standard error during its life. c10d complains there of hosts that
+// have an address and no name; real failures are thrown.
 class MutedErrors {
  public:
   MutedErrors() : kept_(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)) {
@@ -36,7 +36,7 @@ class MutedErrors {
   UniqueFd kept_;
 };
 
-// While it lives the board says that this rank connects.
+// Makes the board say, during its life, that this rank connects.
 class Connecting {
  public:
   explicit Connecting(std::atomic<Phase>& phase)

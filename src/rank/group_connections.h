@@ -1,4 +1,4 @@
-// A rank's connections, one for each group it has taken part in, made at first use and saved.
+// Holds a rank's connections, one for each group it has taken part in. Makes them at first use.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>

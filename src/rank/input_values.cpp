@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::int64_t kMostElements = std::int64_t{1} << 31;  // 16 GiB of float64
 
-// A large value on several cores, as a simulator makes those of all ranks while these wait for it.
+// Fills a large value on several cores, since one simulator makes those of all ranks while these
+// wait.
 void fill(const RandomValues& values, std::span<double> out) {
   constexpr std::size_t kWorthAThread = std::size_t{1} << 20;
   side_by_side(out.size(), kWorthAThread, [&](std::size_t begin, std::size_t count) {
@@ -74,7 +75,7 @@ at::Tensor value_on(const Program& program, const Input& input, int rank) {
   return converted(value.detach()).clone(at::MemoryFormat::Contiguous);
 }
 
-// torch.chunk's rule: pieces of ceil(n / size), the last shorter or empty.
+// Follows torch.chunk: pieces of ceil(n / size), of which the last are shorter or empty.
 std::vector<std::int64_t> shard_sizes(std::int64_t length, std::int64_t size) {
   const std::int64_t each = (length + size - 1) / size;
   std::vector<std::int64_t> sizes;
@@ -122,7 +123,7 @@ at::Tensor laid_in_memory(const at::Tensor& value, const Strides& strides) {
   const at::Tensor distinct = distinct_part(value.detach(), strides);
   if (strides.empty()) return distinct.clone(at::MemoryFormat::Contiguous);
   at::Tensor out = at::empty_strided(distinct.sizes(), strides, distinct.options());
-  // What lies between the elements is read by nobody but wrong code, and then the same each time.
+  // Only wrong code reads what lies between the elements; with zeros it reads the same each time.
   if (!out.is_non_overlapping_and_dense())
     at::empty({0}, out.options()).set_(out.storage()).zero_();
   return out.copy_(distinct).expand(value.sizes());
@@ -137,13 +138,13 @@ at::Tensor tensor_of(const Array& array) {
 }
 
 Array array_of(const at::Tensor& tensor) {
-  // Each of these costs a call through torch's dispatcher even where there is nothing to do.
+  // Each of these costs a call through torch's dispatcher even if there is nothing to do.
   at::Tensor x = tensor.requires_grad() ? tensor.detach() : tensor;
   if (!x.is_cpu()) x = x.to(at::kCPU);
   if (x.scalar_type() != at::kDouble) x = x.to(at::kDouble);
   if (!x.is_contiguous()) x = x.contiguous();
   const double* data = x.const_data_ptr<double>();
-  // The tensor keeps its memory: no copy.
+  // The tensor keeps its memory, so nothing is copied.
   return Array(x.sizes().vec(), data, std::make_shared<at::Tensor>(x));
 }
 

@@ -1,5 +1,6 @@
-// The values of a program's inputs, and how they lie on the ranks. Values are computed in float64
-// and rounded to the case's dtype once; the simulator takes the rounded values back to float64.
+// Computes the values of a program's inputs, and how they lie on the ranks. Values are computed in
+// float64 and rounded to the case's dtype once; the simulator takes the rounded values back to
+// float64.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -7,7 +7,8 @@ namespace distgrad {
 Leaf make_leaf(const Program& program, const Input& input, bool by_rank) {
   Leaf leaf;
   leaf.input = &input;
-  // A value of nobody else's: local_value() and full_value() make a new one, pieces are views.
+  // No leaf shares its memory: local_value() and full_value() make new tensors, and pieces are
+  // views.
   const auto exact = [](const at::Tensor& x) {
     return x.scalar_type() == at::kDouble ? x : x.to(at::kDouble);
   };

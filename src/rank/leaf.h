@@ -1,5 +1,5 @@
-// The leaves of the simulation's graph: the inputs in float64, and what every virtual rank sees of
-// them.
+// Makes the leaves of the simulation's graph: the inputs in float64, and what each virtual rank
+// sees.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -41,7 +41,7 @@ bool names_splits(std::string_view n) { return is_one_of(n, {"splits", "split_si
 c10::OperatorHandle load(const std::string& subject) {
   const SubjectPart part = read_part(subject);
   const std::string &file = part.place, &name = part.name;
-  // A name without a slash would be looked for where the system's libraries are.
+  // dlopen would look for a name without a slash in the system's folders.
   const std::string path = file.find('/') == std::string::npos ? "./" + file : file;
   if (dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) == nullptr)
     throw UnusableOperator(subject + ": " + dlerror());
@@ -55,7 +55,7 @@ c10::OperatorHandle load(const std::string& subject) {
   throw UnusableOperator(others.empty() ? text : text + "; there is " + others);
 }
 
-// As the parameter's type has it: "sum", a number, or torch's object.
+// Returns the op in the parameter's type: "sum", a number, or torch's object.
 IValue op_value(const c10::Argument& argument, ReduceOp op) {
   if (argument.type()->kind() == c10::TypeKind::StringType) return std::string(name_of(op));
   if (argument.type()->kind() == c10::TypeKind::IntType)
@@ -82,7 +82,7 @@ std::vector<std::int64_t> sizes(const CollectiveCall& call, const Call& by,
                                    operand.size(call.dim.value_or(0)) / by.size);
 }
 
-// A copy, so that an operator in place changes no other step.
+// Copies, so that an in-place operator changes no other step.
 at::Tensor private_copy(const at::Tensor& operand) { return operand.clone(); }
 
 at::Tensor joined(const IValue& result, const CollectiveCall& call) {
@@ -95,7 +95,7 @@ at::Tensor joined(const IValue& result, const CollectiveCall& call) {
   throw std::runtime_error("it returns neither a tensor nor a list of tensors");
 }
 
-// Zeros whatever it holds, attached to it.
+// Returns zeros, whatever x holds, that stay in its graph.
 at::Tensor zeros_attached(const at::Tensor& x) {
   return at::where(at::zeros_like(x, x.options().dtype(at::kBool).requires_grad(false)), x,
                    at::zeros({}, x.options().requires_grad(false)));

@@ -1,4 +1,5 @@
-// A subject that is a torch operator of a user's shared library: "library:FILE.so:NAMESPACE::OP".
+// Runs a subject that is a torch operator of a user's shared library:
+// "library:FILE.so:NAMESPACE::OP".
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>

@@ -1,4 +1,4 @@
-// Backward through the simulation's graph, from weighted losses.
+// Runs backward through the simulation's graph, from weighted losses.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,7 +10,7 @@
 
 namespace distgrad {
 
-// The float64 scalars that the ranks compute, and the weight of each.
+// Holds the float64 scalars that the ranks compute, and the weight of each.
 struct WeightedLosses {
   const std::vector<at::Tensor>& losses;
   const std::vector<double>& weights;

@@ -1,5 +1,5 @@
-// distgrad-rank: the program that simulates and whose processes are the ranks. Started by the
-// driver as a zygote, or by a user who wants to know which of the backend's collectives are right.
+// distgrad-rank is the program that simulates and whose processes are the ranks. The driver starts
+// it as a zygote, or a user to find out which of the backend's collectives are right.
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -44,7 +44,7 @@ distgrad::WorkerFunctions torch_functions() {
   return functions;
 }
 
-// The descriptor of "--zygote FD"; -1: it is none.
+// Returns the descriptor of "--zygote FD", or -1 if it is none.
 int descriptor_of(std::string_view text) { return distgrad::whole_number<int>(text).value_or(-1); }
 
 }  // namespace

@@ -34,7 +34,7 @@ class Count {
   }
 
  private:
-  // Whether all could be counted.
+  // Returns true if all could be counted.
   bool run() {
     const ConstructorDevice nowhere(at::kMeta);
     const at::NoGradGuard no_graph;
@@ -87,7 +87,8 @@ class Count {
     exceeded_to_ = held_;
   }
 
-  // The simulation keeps inputs, for their gradients, and outputs of collectives, to report them.
+  // Forgets values that the simulation frees. It keeps inputs, for their gradients, and outputs of
+  // collectives, to report them.
   void forget(const CompiledStep& last) {
     for (const int slot : last.last_used) {
       const auto is_expression = [&](const CompiledStep& s) {
@@ -105,7 +106,7 @@ class Count {
     }
   }
 
-  // "100 of 512 MiB (z0 to z99), w of 64 MiB", the largest share first.
+  // Returns "100 of 512 MiB (z0 to z99), w of 64 MiB", the largest share first.
   std::string sizes_text() const {
     std::vector<std::pair<std::uint64_t, std::uint64_t>> shares;  // and the size of one
     for (const auto& [bytes, names] : sizes_) shares.emplace_back(bytes * names.size(), bytes);

@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-// Beside the native backward, on the tensors that autograd has.
+// Wraps the native backward, on the tensors that autograd has.
 Backward of_memory(const LocalMistake& mistake) {
   return
       [&mistake](const CallSite& site, const SavedForBackward& saved, const at::Tensor& cotangent) {
@@ -23,7 +23,7 @@ Backward of_memory(const LocalMistake& mistake) {
       };
 }
 
-// A call that was made as well, for its backward.
+// Describes a call that is made as well, for its backward.
 struct OtherCall {
   CollectiveCall spec;
   CallSite site;
@@ -80,7 +80,7 @@ void MutatedCalls::apply(const Mutation& mutation, CallSite& site, const at::Ten
             return linear_mistake(seed, joint, values);
           });
       return;
-    case kStale:  // alone, as when it is driven, nobody else writes to its buffer
+    case kStale:  // a call that is driven is alone, so nobody else writes to its buffer
       if (const auto lender = made_.find(mutation.name); lender != made_.end())
         lend_gradient(*lender->second.site, lender->second.output, site, operand);
       return;

@@ -15,7 +15,7 @@
 
 namespace distgrad {
 
-// The mutated calls of one case on one rank.
+// Makes the mutated calls of one case on one rank.
 class MutatedCalls {
  public:
   // Program and connections must outlive this. Throws std::invalid_argument for a malformed

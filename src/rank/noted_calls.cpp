@@ -16,7 +16,7 @@
 namespace distgrad {
 namespace {
 
-// As ranks/noting.py has them.
+// These equal those in ranks/noting.py.
 constexpr std::size_t kMostRecent = 4, kMostGroups = 12, kMostReported = 100;
 constexpr std::string_view kPrefix = "c10d::";
 
@@ -63,7 +63,7 @@ c10::intrusive_ptr<T> object_in(c10::ArrayRef<const c10::IValue> values) {
   return {};
 }
 
-// The root or the other end, and of a message its tag behind that.
+// Returns the root or the other end and, for a message, its tag after it.
 std::vector<std::int64_t> integers_in(c10::ArrayRef<const c10::IValue> values) {
   std::vector<std::int64_t> integers;
   for (const c10::IValue& value : values)
@@ -84,7 +84,8 @@ void add_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) {
   for (const c10::IValue& item : value.toListRef()) add_tensors(item, tensors);
 }
 
-// As ranks/noting.py has it: of several of one shape, how many come first.
+// Sets the operand as ranks/noting.py does. If there are several of one shape, their number comes
+// first.
 void set_operand(NotedCall& call, const c10::IValue& value) {
   std::vector<at::Tensor> tensors;
   add_tensors(value, tensors);
@@ -174,7 +175,7 @@ std::uint64_t NotedCalls::enter(std::string_view op, c10::ArrayRef<const c10::IV
     call.root = call.ranks[static_cast<std::size_t>(integers[0])];
   const bool is_send = call.kind == "send";
   if (is_send || call.kind == "recv") {
-    // Counted like a collective of the two that exchange it.
+    // A message counts like a collective of the two ranks that exchange it.
     call.is_between_two = call.root < 0;
     call.group += " " + std::to_string(is_send ? rank_ : call.root) + "->" +
                   std::to_string(is_send ? call.root : rank_);
@@ -195,7 +196,7 @@ void NotedCalls::set_group(NotedCall& call, const c10d::ProcessGroup& group) con
   call.ranks = known->second.ranks;
 }
 
-// What of the note is about other calls, too.
+// Fills in what depends on other calls, too.
 void NotedCalls::count(NotedCall& call) {
   if (!call.is_between_two) {
     const auto found = std::find_if(entered_.begin(), entered_.end(),
@@ -223,7 +224,7 @@ void NotedCalls::follow(std::uint64_t number, const std::vector<c10::IValue>& ou
   if (!work) return leave(number);
   try {
     work->getFuture()->addCallback([this, number](c10::ivalue::Future& done) {
-      if (!done.hasError()) leave(number);  // else the note says that it has failed in it
+      if (!done.hasError()) leave(number);  // else the note stays, and says that the call failed
     });
   } catch (const std::exception&) {  // works of messages have no future
   }
@@ -234,7 +235,7 @@ void NotedCalls::leave(std::uint64_t number) {
   if (number == count_) note_.waits = 0;
 }
 
-// A text that is too long is left out.
+// Writes an empty text in place of one that is too long.
 void NotedCalls::write(const std::string& text) {
   const std::size_t size = text.size() < sizeof note_.text ? text.size() : 0;
   note_.version.fetch_add(1);  // odd: being written

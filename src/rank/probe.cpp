@@ -26,7 +26,8 @@ OrderedJson nccl_json(const CudaMachine& machine, Thoroughness how) {
   OrderedJson json;
   json["library"] = plugin_path("nccl");
   json["traits"] = read_traits("nccl").source;
-  const bool stands_in = std::getenv("DISTGRAD_NCCL_LIBRARY") != nullptr;  // it may need no GPU
+  const bool stands_in = std::getenv("DISTGRAD_NCCL_LIBRARY") != nullptr;  // its library may need
+                                                                           // no GPU
   const bool loads = how == Thoroughness::kLoad || machine.unavailable.empty() || stands_in;
   std::string unavailable;
   bool needs_cuda = true;

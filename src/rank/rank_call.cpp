@@ -14,7 +14,7 @@ using torch::autograd::variable_list;
 std::vector<at::Tensor> by_rank(Connection& group, const CollectiveCall& spec,
                                 const at::Tensor& x) {
   const CollectiveTraits& t = traits(spec.kind);
-  // Where it is local, nothing else makes the ranks' shapes agree.
+  // If a call is local, nothing else makes the ranks' shapes agree.
   const bool may_differ =
       t.takes_pairs || t.takes_splits || (t.takes_dim && spec.dim) || !t.communicates;
   return may_differ ? group.all_gather_uneven(x) : group.all_gather(x);
@@ -53,7 +53,7 @@ struct RankCall : torch::autograd::Function<RankCall> {
     return {gradient, lent(site, gradient), at::Tensor(), at::Tensor()};
   }
 
-  // Where the anchor's gradient would be, which is none.
+  // Returns the gradient for a loan, in place of the anchor's, which has none.
   static at::Tensor lent(const CallSite& site, const at::Tensor& gradient) {
     if (!site.lends || !gradient.defined()) return {};
     const at::Tensor loan = gradient.reshape(site.lends->shape).clone();
@@ -87,7 +87,7 @@ struct Anchor : torch::autograd::Function<Anchor> {
 
 using torch::autograd::Node;
 
-// All that backward comes by from there.
+// Returns all nodes that backward from x reaches.
 std::unordered_set<const Node*> nodes_behind(const at::Tensor& x) {
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> waiting = {x.grad_fn().get()};
@@ -101,8 +101,8 @@ std::unordered_set<const Node*> nodes_behind(const at::Tensor& x) {
   return seen;
 }
 
-// Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of the
-// others would change no number, but their strides, on which code under test stumbles.
+// Returns those `values` that the loss's backward does not reach. Adding zeros to the others'
+// cotangents would change no number, but their strides, on which code under test may stumble.
 variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& values) {
   const auto seen = nodes_behind(loss);
   variable_list left;
@@ -113,7 +113,7 @@ variable_list left_out(const at::Tensor& loss, const std::vector<at::Tensor>& va
 
 }  // namespace
 
-// Elsewhere `saved.operand` is asked for its shape alone.
+// Other calls use only the shape of `saved.operand`.
 bool wants_values(const CollectiveCall& call) {
   const bool reduces = traits(call.kind).takes_op;
   return reduces &&
@@ -144,8 +144,8 @@ Backward joint_backward(JointFunction function) {
 
 Backward rule_backward(const Rule& rule) {
   if (rule.name != "raises" && rule.name != "none") return joint_backward(rule.evaluate);
-  return [&rule](const CallSite& site, const SavedForBackward&,
-                 const at::Tensor&) {  // of which no rank need know anything
+  // No rank needs the others' values for these.
+  return [&rule](const CallSite& site, const SavedForBackward&, const at::Tensor&) {
     if (rule.name == "raises") rule.evaluate(site.call, {});
     return at::Tensor();
   };
@@ -166,15 +166,14 @@ void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrowe
   TORCH_CHECK(!nodes_behind(operand).contains(output.grad_fn().get()),
               "the operand comes after the call whose buffer it shares");
   lender.lends = CallSite::Loan{operand.sizes().vec(), borrower.watch};
-  output.grad_fn()->next_edges()[1] =
-      torch::autograd::impl::gradient_edge(operand);  // in place of the anchor
+  // Replaces the anchor.
+  output.grad_fn()->next_edges()[1] = torch::autograd::impl::gradient_edge(operand);
 }
 
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also) {
   const variable_list left = left_out(loss, also);
-  return left.empty()
-             ? loss
-             : Anchor::apply(loss, at::TensorList(left));  // only its members are taken for inputs
+  // Only members of a TensorList are taken for inputs.
+  return left.empty() ? loss : Anchor::apply(loss, at::TensorList(left));
 }
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// One collective call on a real rank as an autograd node: a native forward with the subject's
+// Runs one collective call on a real rank as an autograd node: a native forward with the subject's
 // backward.
 #pragma once
 
@@ -21,7 +21,7 @@ struct CallSite;
 using Backward = std::function<at::Tensor(const CallSite&, const SavedForBackward&,
                                           const at::Tensor& cotangent)>;
 
-// How a subject runs one collective call.
+// Says how a subject runs one collective call.
 struct CallSite {
   Call call;
   Connection* connection = nullptr;

@@ -19,17 +19,18 @@ namespace {
 
 constexpr std::size_t kWorthAThread = std::size_t{4} << 20;  // bytes
 
-// A virtual machine gives free memory back to its host in pieces as large as huge pages, and to
-// touch such a piece again costs a fault of the host for each small page of it. Small pages come
-// from what was used a moment ago. With huge pages 4 ranks x 64 MiB take 0.9 to 1.0 s right behind
+// A virtual machine gives free memory back to its host in pieces as large as huge pages, and
+// touching such a piece again costs a fault of the host for each small page of it. Small pages come
+// from what was used a moment ago. With huge pages 4 ranks x 64 MiB take 0.9 to 1.0 s right after
 // another run and 1.7 to 2.4 s a few seconds later; with small pages they take 1.2 to 1.4 s in both
 // cases.
 void use_small_pages(std::span<std::byte> pages) {
   ::madvise(pages.data(), pages.size(), MADV_NOHUGEPAGE);
 }
 
-// Has the kernel clear them now, on several cores: where a tensor is filled, one thread waits for
-// each page. Kernels before 5.14 cannot, and where there is no memory, touching it will say so.
+// Makes the kernel clear the pages now, on several cores; otherwise the one thread that fills the
+// tensor waits for each page. Kernels before 5.14 cannot do it. If memory is short, touching it
+// will say so.
 void populate(std::span<std::byte> pages) {
   const std::size_t page = page_bytes();
   side_by_side(pages.size() / page, kWorthAThread / page,
@@ -47,7 +48,7 @@ class KeepingAllocator final : public c10::Allocator {
     if (void* kept = taken(bytes)) return pointer(kept);
     c10::DataPtr fresh = inner_->allocate(bytes);
     void* block = fresh.get();
-    if (fresh.get_context() != block) return fresh;  // is freed in some way of its own
+    if (fresh.get_context() != block) return fresh;  // it is freed in a way of its own
     const std::span<std::byte> pages = whole_pages(block, bytes);
     use_small_pages(pages);
     populate(pages);
@@ -88,7 +89,7 @@ class KeepingAllocator final : public c10::Allocator {
     return {block, block, &release, c10::Device(c10::DeviceType::CPU)};
   }
 
-  // Null where a fresh block is needed; then there is room for it.
+  // Returns null if a fresh block is needed, after making room for it.
   void* taken(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto same = std::find_if(kept_.rbegin(), kept_.rend(),
@@ -118,7 +119,7 @@ class KeepingAllocator final : public c10::Allocator {
     if (!keeps_) shrink(0);
   }
 
-  // The oldest first.
+  // Frees the oldest blocks first.
   void shrink(std::size_t bytes) {
     std::size_t gone = 0;
     for (; kept_bytes_ > bytes; ++gone) {
@@ -142,7 +143,7 @@ class KeepingAllocator final : public c10::Allocator {
   std::size_t live_ = 0, most_ = 0, kept_bytes_ = 0;
 };
 
-// Never destroyed: tensors of static storage may be freed later.
+// It is never destroyed, since static tensors may be freed later.
 KeepingAllocator& allocator() {
   static auto* one = [] {
     auto* made = new KeepingAllocator(c10::GetCPUAllocator());

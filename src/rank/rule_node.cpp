@@ -14,7 +14,7 @@ struct RuleNode : torch::autograd::Function<RuleNode> {
                                const Rule* rule) {
     variable_list inputs, outputs;
     for (const at::Tensor& x : operands) inputs.push_back(x.detach());
-    // Clones, as an output that is an input would be taken for an in-place change.
+    // Clones, as autograd would take an output that is an input for an in-place change.
     for (const at::Tensor& y : collective(call.spec->kind).simulate(call, inputs))
       outputs.push_back(y.clone());
     context->set_materialize_grads(true);
@@ -46,8 +46,8 @@ struct RuleNode : torch::autograd::Function<RuleNode> {
 
 std::vector<at::Tensor> call_with_rule(const Call& call, const Rule& rule,
                                        const std::vector<at::Tensor>& operands) {
-  return RuleNode::apply(at::TensorList(operands), call,
-                         &rule);  // only a TensorList's members are taken for inputs
+  // Only members of a TensorList are taken for inputs.
+  return RuleNode::apply(at::TensorList(operands), call, &rule);
 }
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// One collective call in the simulation whose backward is a rule instead of the truth. It is one
-// graph node over all ranks.
+// Makes one collective call in the simulation whose backward is a rule instead of the truth. It is
+// one graph node over all ranks.
 #pragma once
 
 #include <vector>

@@ -40,8 +40,8 @@ class WarningCollector : public c10::WarningHandler {
   std::vector<std::string> texts;
 };
 
-// Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; a rule or an operator
-// says what happened to the program. A timeout is c10d's own.
+// Decides by the text: Gloo, NCCL, CUDA and c10d report a connection or a device, rules and
+// operators the program. A timeout is always c10d's.
 ErrorKind kind_of(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
   const auto says = [&](const char* words) { return text.find(words) != std::string::npos; };
@@ -67,7 +67,7 @@ class Runner::Impl {
  private:
   class Case;
 
-  // A rank serves one backend on one device for its life.
+  // Connects at the first case. A rank serves one backend on one device for its life.
   void use_backend(const RunRequest& request) {
     if (!connections_)
       connections_ = std::make_unique<GroupConnections>(rank_, world_size_, board_, request.backend,
@@ -101,12 +101,12 @@ class Runner::Impl {
   std::unique_ptr<GroupConnections> connections_;
   std::vector<int> world_;
   std::map<std::string, std::unique_ptr<LibraryOperator>> operators_;  // by subject
-  NotedCalls* notes_ = nullptr;       // where there was an operator of the user's
+  NotedCalls* notes_ = nullptr;       // set once there was an operator of the user's
   const Program* program_ = nullptr;  // of the case that runs
   int step_ = -1;
 };
 
-// One case on this rank, from inputs to gradients.
+// Runs one case on this rank, from inputs to gradients.
 class Runner::Impl::Case {
  public:
   Case(Impl& runner, const RunRequest& request, const ExpectedValues* expected, RankResult& result)
@@ -174,7 +174,8 @@ class Runner::Impl::Case {
     return group ? group->partition[group->place_of(runner_.rank_).first] : runner_.world_;
   }
 
-  // Of the user's, loaded at first use; null: the subject runs this kind otherwise.
+  // Returns the user's operator, loaded at first use, or null if the subject runs this kind
+  // otherwise.
   const LibraryOperator* library_operator(CollectiveKind kind) const {
     const std::string subject = subject_for(request_.subject, kind);
     if (!is_foreign_code(subject)) return nullptr;
@@ -190,7 +191,7 @@ class Runner::Impl::Case {
     });
   }
 
-  // Where the user's code calls collectives, ours beside them are noted, too.
+  // If the user's code calls collectives, ours beside them are noted, too.
   Connection& connection(const std::vector<int>& ranks) const {
     Connection& connection = runner_.connections().of(ranks);
     if (is_noted_) runner_.notes_->know(connection.process_group(), ranks);
@@ -198,14 +199,14 @@ class Runner::Impl::Case {
     return connection;
   }
 
-  // Null where nobody looks.
+  // Returns null if nobody watches.
   std::shared_ptr<WatchedCall> watched(const Step& step, const at::Tensor& operand) {
     if (!observes_) return nullptr;
     return watched_.emplace_back(std::make_shared<WatchedCall>(step.name, operand));
   }
 
-  // Every rank's is attached, whatever it is made of here: else the others would wait in backward
-  // for ever.
+  // Attaches every rank's operand to the graph, whatever it is made of on this rank. Otherwise the
+  // other ranks would wait in backward forever.
   at::Tensor call_library(const LibraryOperator& op, const CompiledStep& step, int index,
                           const at::Tensor& operand) {
     const CollectiveCall& spec = *step.step->collective();
@@ -238,14 +239,14 @@ class Runner::Impl::Case {
     }
   }
 
-  // Of a shard, or of what a rank holds of one full tensor, the whole would stay in memory.
+  // Copies a shard, or a rank's part of a full tensor, since a view would keep the whole in memory.
   static at::Tensor own_copy(at::Tensor value) {
     const bool is_own = value.storage().use_count() == 1 && value.is_contiguous() &&
                         value.storage().nbytes() == value.nbytes();
     return is_own ? value : value.clone(at::MemoryFormat::Contiguous);
   }
 
-  // Autograd keeps what backward wants. Code of others may have kept less than it needs.
+  // Autograd keeps what backward needs. Users' code may have kept less than it needs.
   bool lets_values_go() const { return !is_foreign_code(request_.subject); }
 
   void run_step(const CompiledStep& step, int index, std::vector<at::Tensor>& reached) {
@@ -262,7 +263,7 @@ class Runner::Impl::Case {
       for (const int slot : step.last_used) slots_[slot] = c10::IValue();
   }
 
-  // Of a value that nobody writes to any more.
+  // Replaces a value that nobody writes to any more by the equal expected one.
   void beside_expected(std::size_t step) {
     Array& own = result_.steps[step];
     own = expected_or(std::move(own), expected_.steps, step, runner_.rank_);
@@ -292,8 +293,8 @@ class Runner::Impl::Case {
                      : how == "partial_sums_off_root" ? partial_sums_backward
                                                       : rule_backward(*rule_named(how));
     if (mutated_) mutated_->prepare(site, *step.step, operand);
-    // Attached on every rank or on none, whatever the operand is here: else the others would wait
-    // in backward for ever.
+    // The anchor attaches the call on every rank or on none, whatever the operand is made of here.
+    // Otherwise the other ranks would wait in backward forever.
     at::Tensor anchor = at::zeros({}, operand.options().requires_grad(false));
     anchor.requires_grad_(step.depends_on_gradient);
     const at::Tensor output =
@@ -302,8 +303,8 @@ class Runner::Impl::Case {
     return output;
   }
 
-  // Instead of the case: its one call, forward and backward, once for each cotangent. Every rank
-  // comes by every backward in the same order, as in a case, whatever it gives.
+  // Runs the case's one call, forward and backward, once for each cotangent. Every rank reaches
+  // every backward in the same order, as in a case, whatever it gives.
   void drive() {
     const DrivenCall driven(program_, *request_.drive);
     const ConstructorDevice on_device(runner_.connections().device());
@@ -321,14 +322,14 @@ class Runner::Impl::Case {
       if (output.requires_grad())
         output.backward(
             laid_in_memory(cotangent.to(output.device()), driven.cotangent_strides(runner_.rank_)));
-      // A copy: the next backward may write to the same memory.
+      // Copies, since the next backward may write to the same memory.
       given.push_back(leaf.grad().defined() ? leaf.grad().clone(at::MemoryFormat::Contiguous)
                                             : at::Tensor());
     }
     result_.gradients.push_back(optional_array(stacked(given, operand)));
   }
 
-  // Undefined where all are, else zeros for what is.
+  // Returns an undefined tensor if all parts are undefined; else undefined parts are zeros.
   static at::Tensor stacked(std::vector<at::Tensor> parts, const at::Tensor& like) {
     if (std::ranges::none_of(parts, [](const at::Tensor& x) { return x.defined(); })) return {};
     for (at::Tensor& x : parts)
@@ -336,8 +337,8 @@ class Runner::Impl::Case {
     return at::stack(parts);
   }
 
-  // Of the gradients, through the collectives, of all ranks' losses with respect to this rank's
-  // inputs.
+  // Returns the norm of the gradients of all ranks' losses, through the collectives, with respect
+  // to this rank's inputs.
   at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
     at::Tensor norm = at::zeros({}, loss.options().requires_grad(false));
     const at::Tensor end = anchored(loss, reached);
@@ -374,8 +375,8 @@ class Runner::Impl::Case {
       for (const auto& [axis, how] : input->sync) {
         const std::vector<int>& ranks = members(axis);
         gradient = summed_where_present(connection(ranks), gradient, leaf);
-        // Also where no rank of this group has one: along the next axis others may, and wait for
-        // this rank.
+        // This happens even if no rank of this group has a gradient: along the next axis others may
+        // have one, and wait for this rank.
         if (gradient.defined() && how == Input::Sync::kMean)
           gradient.div_(static_cast<double>(ranks.size()));
       }
@@ -391,8 +392,8 @@ class Runner::Impl::Case {
     return x.defined() ? std::optional<Array>(array_of(x)) : std::nullopt;
   }
 
-  // A rank without a gradient counts as zeros, as in DDP; undefined where no rank has one. One
-  // exchange, so that a rank need not know beforehand whether the others have one.
+  // Counts a missing gradient as zeros, as DDP does; returns undefined if no rank has one. It takes
+  // one exchange, so that no rank need know beforehand whether the others have one.
   static at::Tensor summed_where_present(Connection& group, const at::Tensor& gradient,
                                          const at::Tensor& leaf) {
     const at::Tensor mine = gradient.defined() ? gradient : at::zeros_like(leaf.detach());
@@ -409,7 +410,7 @@ class Runner::Impl::Case {
   const RunRequest& request_;
   const ExpectedValues& expected_;
   const Program& program_;
-  const bool observes_;  // not where the loss is made of gradients: backward would come by twice
+  const bool observes_;  // false for a loss made of gradients, whose backward runs twice
   RankResult& result_;
   std::vector<c10::IValue> slots_;
   std::vector<std::pair<const Input*, at::Tensor>> leaves_;
@@ -424,7 +425,7 @@ RankResult Runner::Impl::run(const RunRequest& request, const ExpectedValues* ex
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   const c10::WarningUtils::WarnAlways always(true);
   enter(-1, Phase::kForward);
-  program_ = &request.program;  // here, as error() needs it when the Case is gone
+  program_ = &request.program;  // set here, as error() needs it when the Case is gone
   try {
     Case(*this, request, expected, result).run();
   } catch (const UnavailableBackend& e) {

@@ -1,4 +1,4 @@
-// One real rank: keeps its connections, runs one case after another.
+// Runs one real rank: keeps its connections and runs one case after another.
 #pragma once
 
 #include <memory>

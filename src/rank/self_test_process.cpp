@@ -69,8 +69,8 @@ int run_self_test(const std::string& backend) {
     const pid_t child = fork();
     if (child != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(backend == "gloo" ? 60
-                            : 240);  // a hang is a failure, too; ranks that share a GPU take turns
+    // A hang is a failure, too. Ranks that share a GPU take turns.
+    alarm(backend == "gloo" ? 60 : 240);
     _exit(one_rank(backend, rank, port));
   }
   int worst = 0, status = 0;

@@ -13,7 +13,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Another floating dtype is the program's own doing (a reduction asked for in float32, say).
+// Accepts other floating dtypes, which the program itself asked for (a reduction in float32, say).
 at::Tensor floating(const CollectiveCall& call, const at::Tensor& x) {
   if (x.is_floating_point()) return x;
   throw InvalidAt(call.operand.pointer,
@@ -36,7 +36,7 @@ Tensors simulate_step(const Program& program, const Step& step, const Tensors& o
   for (const std::vector<int>& ranks : lists) {
     Tensors own;
     for (const int r : ranks) own.push_back(floating(spec, operands[r]));
-    if (calls)  // an operand may be used elsewhere, too: this call's cotangent is the alias's
+    if (calls)  // an operand may be used elsewhere; the alias's cotangent is this call's alone
       for (at::Tensor& x : own)
         if (x.requires_grad()) x = x.alias();
     try {

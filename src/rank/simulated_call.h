@@ -1,5 +1,4 @@
-// One collective step in the simulation: ordinary tensor code over all virtual ranks, group by
-// group.
+// Simulates one collective step: ordinary tensor code over all virtual ranks, group by group.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +11,7 @@
 
 namespace distgrad {
 
-// What one group received and returned in a collective step, indexed by rank of the group.
+// Holds what one group received and returned in a collective step, indexed by rank of the group.
 // Cotangents are those of the first objective; undefined if no loss that counts depends on the
 // tensor.
 struct SimulatedCall {

@@ -26,8 +26,8 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-// Of so many blocks of programs one is replayed, or has every rank's loss asked for by itself.
-// Blocks, so that every process, whose programs lie a number of cores apart, gets its share.
+// One of this many blocks of programs is replayed, or has every rank's loss asked for by itself.
+// Blocks give every process its share, since its programs lie a number of cores apart.
 constexpr std::uint64_t kBlock = 64, kReplaysEvery = 8, kSumsEvery = 16;
 constexpr auto kSayEvery = std::chrono::milliseconds(100);
 
@@ -59,7 +59,7 @@ Job read_job(const std::string& text) {
   return job;
 }
 
-// The gradients of two simulations, of row `row` and combined rows, element by element.
+// Holds a simulation's gradients, of one row or of combined rows, for comparison by element.
 using Values = std::vector<std::vector<double>>;  // by input and part
 
 Values values_of(const std::vector<Gradient>& gradients, double factor = 1) {
@@ -72,13 +72,13 @@ Values values_of(const std::vector<Gradient>& gradients, double factor = 1) {
   return values;
 }
 
-// A rounding or two for each of a program's few dozen operators; a derivative that is wrong is off
+// Allows a rounding or two for each of a program's few dozen operators. A wrong derivative is off
 // by more.
 constexpr double kCloseGradients = 1e-12;
 
-// The first element where they are further apart than a few roundings of the tensor's largest
-// element, and than `allowed`, where that is given. `terms`: by part, the largest of what was added
-// up. NaN equals NaN. Empty where there is none.
+// Describes the first element that differs by more than a few roundings of the tensor's largest
+// element and, if given, by more than `allowed`. `terms` has, by part, the largest term added up.
+// NaN equals NaN. Returns "" if no element differs.
 std::string difference(const Values& a, const Values& b, const Values* allowed = nullptr,
                        const std::vector<double>& terms = {}) {
   for (std::size_t p = 0; p < a.size(); ++p) {
@@ -133,7 +133,7 @@ class Check {
     return judged(observed, wanted);
   }
 
-  // Cancellation, and branches that rounding decides, take the error analysis.
+  // Accepts what the error analysis explains: cancellation, and branches that rounding decides.
   std::optional<SimulatedFailure> judged(const Values& observed, const Values& wanted) const {
     const std::optional<Values> allowed = bounds(request_);
     if (!allowed) return std::nullopt;
@@ -142,8 +142,8 @@ class Check {
     return SimulatedFailure{"adjoint", "the rule `adjoint` and autograd differ: " + where};
   }
 
-  // Of float64, of the first row; nothing where rounding decides a branch, or a NaN is among the
-  // operands of min or max.
+  // Returns float64's bounds of the first row, or nothing if rounding decides a branch, or a NaN is
+  // among the operands of min or max.
   static std::optional<Values> bounds(SimulateRequest request) {
     request.with_bounds = true;
     const Simulation bounded = simulate(request);
@@ -154,7 +154,7 @@ class Check {
     return allowed;
   }
 
-  // After the declared objective sum, mean and rank:k of every k.
+  // Adds sum, mean and every rank:k after the declared objective.
   static void add_rows(SimulateRequest& request) {
     const int n = request.program.world_size;
     request.weights.emplace_back(static_cast<std::size_t>(n), 1.0);
@@ -165,7 +165,7 @@ class Check {
     }
   }
 
-  // Row by row: N · mean = sum = Σ rank:k.
+  // Checks row by row that N · mean = sum = Σ rank:k.
   std::optional<SimulatedFailure> sums() {
     const int n = request_.program.world_size;
     const auto row = [&](std::size_t i, double factor = 1) {
@@ -232,7 +232,7 @@ bool say(int fd, const Json& line) {
 
 int run_simulated_fuzz(const std::string& job_text, int fd) {
   at::set_num_threads(1);
-  std::signal(SIGINT, SIG_IGN);  // the driver's business
+  std::signal(SIGINT, SIG_IGN);  // the driver handles it
   std::signal(SIGPIPE, SIG_IGN);
   Job job;
   try {

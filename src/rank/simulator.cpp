@@ -30,12 +30,12 @@ using Tensors = std::vector<at::Tensor>;
 constexpr std::int64_t kManyElements = std::int64_t{1} << 20;  // all ranks' inputs together
 constexpr std::int64_t kManyResults = std::int64_t{1} << 21;   // of all operators, on all ranks
 
-// Thrown where bounds may wait.
+// The simulator throws this if bounds take long and may wait.
 struct BoundsTakeLong {};
 
 class SimulatorRun {
  public:
-  // `calls`: where to tell of the calls of collectives; may be null.
+  // `calls` gets the calls of collectives; it may be null.
   explicit SimulatorRun(const SimulateRequest& request, std::vector<SimulatedCall>* calls = nullptr)
       : request_(request),
         program_(request.program),
@@ -46,17 +46,17 @@ class SimulatorRun {
     try {
       run_all();
     } catch (const std::exception&) {
-      count_memory();  // which says more than "can't allocate"
+      count_memory();  // it says more than "can't allocate"
       throw;
     }
     return std::move(out_);
   }
 
-  // The declared objective where each element of the leaves that require grad is `step` times
-  // `directions` further on. Call it instead of run().
+  // Returns the declared objective with each leaf that requires grad moved by `step` times its
+  // `directions`. Call it instead of run().
   double objective_at(const Tensors& directions, double step) {
     is_counted_ = true;                                             // run() did
-    const at::AutoGradMode graph(compiled_.loss_is_gradient_norm);  // which has a backward inside
+    const at::AutoGradMode graph(compiled_.loss_is_gradient_norm);  // it has a backward inside
     auto direction = directions.begin();
     for (const Input& input : program_.inputs) {
       Leaf leaf = make_leaf(program_, input, false);
@@ -111,7 +111,7 @@ class SimulatorRun {
     return elements >= kManyElements;
   }
 
-  // Few inputs may have many values made of them.
+  // Gives up on bounds that take long: few inputs may have many values made of them.
   void look_at_bounds() const {
     if (request_.bounds_may_wait && analysis_ && analysis_->elements() > kManyResults)
       throw BoundsTakeLong{};
@@ -121,7 +121,7 @@ class SimulatorRun {
     if (analysis_) analysis_->set_place(text);
   }
 
-  // Once they are large, what all of them take is counted.
+  // Counts all memory once the values are large.
   void note_bytes(std::int64_t bytes) {
     noted_bytes_ += bytes;
     if (noted_bytes_ >= kWorthCounting) count_memory();
@@ -133,8 +133,8 @@ class SimulatorRun {
 
   Array bound_array(const at::Tensor& x) const { return array_of(analysis_->bound_of(x)); }
 
-  // By how much the largest `mean` of a sync divides, after a backward whose values are as many
-  // times larger.
+  // Returns the largest divisor of a `mean` sync: values in backward before it are that many times
+  // larger.
   double largest_mean() const {
     double largest = 1;
     for (const Input& input : program_.inputs) {
@@ -282,7 +282,7 @@ class SimulatorRun {
            (request_.with_cotangents || (analysis_ && !request_.run_weights.empty()));
   }
 
-  // The bounds hold for ranks that start from these weights, too.
+  // Widens the bounds, so that they hold for ranks that start from these weights, too.
   void widen_bounds(const std::vector<double>& weights, const Tensors& wanted) {
     const Tensors grads = gradients(weighted(weights), wanted, /*keep_graph=*/true);
     auto next = grads.begin();
@@ -296,7 +296,8 @@ class SimulatorRun {
       }
   }
 
-  // Of the first objective; the cotangents of the calls come from the same backward pass.
+  // Returns the first objective's gradients. The calls' cotangents come from the same backward
+  // pass.
   Tensors gradients_with_calls(const Tensors& wanted, bool keep_graph) {
     Tensors all = wanted;
     for (const SimulatedCall& call : *calls_)
@@ -328,7 +329,7 @@ class SimulatorRun {
     bounds.push_back(std::move(bound));
   }
 
-  // How the largest bound among the parts came about.
+  // Says how the largest bound among the parts came about.
   std::string description(const Leaf& leaf, Tensors::const_iterator first) const {
     const auto largest = [this](const at::Tensor& x) {
       const Array bound = bound_array(x);

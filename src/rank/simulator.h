@@ -1,5 +1,5 @@
-// The oracle: one float64 autograd graph over N virtual ranks. Dumb on purpose: no streams, no
-// in-place tricks, no hand-written adjoint (unless a rule is replayed).
+// Runs the oracle: one float64 autograd graph over N virtual ranks. It is simple on purpose: it
+// uses no streams, no in-place tricks and no hand-written adjoint (unless a rule is replayed).
 #pragma once
 
 #include <vector>

@@ -31,7 +31,7 @@ at::Tensor evaluate_single(const Program& program, const Expression& e, const Sc
   }
 }
 
-// Of a local input rank's, else of the whole; float64.
+// Returns the rank's truth for a local input, else the whole; in float64.
 at::Tensor value_of(const Program& program, const Program::Truth& truth,
                     const std::vector<Leaf>& leaves, bool local, int rank) {
   if (const auto* one = std::get_if<Array>(&truth.value)) return tensor_of(*one);
@@ -40,7 +40,7 @@ at::Tensor value_of(const Program& program, const Program::Truth& truth,
   Scope scope = local ? rank_scope(program) : size_scope(program);
   Values values;
   for (const Leaf& l : leaves) {
-    if (l.input->is_local() && !local) continue;  // has no value that is not a rank's
+    if (l.input->is_local() && !local) continue;  // it has no value but by rank
     scope[l.input->name] = NameType::kTensor;
     values[l.input->name] = (l.input->is_local() ? l.leaves[rank] : l.leaves[0]).detach();
   }
@@ -48,7 +48,7 @@ at::Tensor value_of(const Program& program, const Program::Truth& truth,
   return evaluate_alone(program, e, scope, rank, DType::kFloat64, values).detach().to(at::kDouble);
 }
 
-// A closed form may be one number for a whole tensor.
+// Expands a closed form that is one number to the whole tensor.
 at::Tensor as_gradient(const Program::Truth& truth, const at::Tensor& value, const Shape& shape) {
   if (value.sizes() == at::IntArrayRef(shape)) return value;
   if (value.numel() == 1 && std::holds_alternative<Expression>(truth.value))

@@ -21,24 +21,24 @@
 namespace distgrad {
 namespace {
 
-// Replies to short cases are collected, since each write wakes the driver, which competes with the
-// ranks for the cores.
+// Replies to short cases are sent together, since each write wakes the driver, which competes with
+// the ranks for the cores.
 constexpr std::size_t kFlushBytes = 64 << 10;
 constexpr std::int64_t kFlushNs = 1'000'000;
-constexpr auto kLook =
-    std::chrono::microseconds(50);  // between two looks at whether the other ranks are through
+// Lies between two looks at whether the other ranks are done.
+constexpr auto kLook = std::chrono::microseconds(50);
 
 constexpr std::size_t kOutputLimit = 64 << 10;
 
-// Standard output and error, in a file that the driver reads if this process dies. It is cleared
-// between cases, so that what is in it is always what the current case has written.
+// Captures standard output and error in a file that the driver reads if this process dies. It is
+// cleared between cases, so it always has what the current case has written.
 class CapturedOutput {
  public:
   explicit CapturedOutput(UniqueFd file) : file_(std::move(file)) {
     dup2(file_.get(), STDOUT_FILENO);
     dup2(file_.get(), STDERR_FILENO);
-    setvbuf(stdout, nullptr, _IOLBF,
-            0);  // nothing is lost in a crash, and the order of lines is saved
+    // Loses nothing in a crash, and keeps the order of lines.
+    setvbuf(stdout, nullptr, _IOLBF, 0);
   }
 
   std::string take() {
@@ -71,8 +71,8 @@ class Worker {
     if (functions_.start) functions_.start();
   }
 
-  // Until the driver closes the socket, or an error: after one the ranks are out of step, and the
-  // driver replaces them.
+  // Serves until the driver closes the socket, or an error. After an error the ranks are out of
+  // step, and the driver replaces them.
   void serve() {
     while (std::optional<Frame> frame = next_frame()) {
       const Decoded<WorkRequest> request = decode_request(*frame);
@@ -102,7 +102,7 @@ class Worker {
     flushed_ns_ = monotonic_ns();
   }
 
-  // None when the stream ends, or is not the protocol's.
+  // Returns nothing if the stream ends, or is not the protocol's.
   std::optional<Frame> next_frame() {
     for (;;) {
       NextFrame next = channel_.next();
@@ -130,7 +130,7 @@ class Worker {
     slot_.step = -1;
     slot_.phase = Phase::kIdle;
     slot_.started_ns = started;
-    slot_.case_id = request.id;  // last: who sees it sees the others
+    slot_.case_id = request.id;  // last: whoever sees it sees the others
     try {
       if (const auto* simulate = std::get_if<SimulateRequest>(&request.what))
         reply.what = functions_.simulate(*simulate);
@@ -148,9 +148,9 @@ class Worker {
     return reply;
   }
 
-  // Until they are through with the last case, whose code was the user's. A collective that only
-  // some ranks make in it waits for the others; did these go on, it would take part in theirs of
-  // the next case, and that one's verdict would be wrong.
+  // Waits until the other ranks are done with the last case, which ran users' code. A collective
+  // that only some ranks make in it waits for the others. If those went on, it would take part in
+  // their collective of the next case, whose verdict would be wrong.
   void wait_for_peers() {
     const auto is_through = [&](const RankSlot& peer) {
       const std::uint64_t id = peer.case_id;
@@ -201,10 +201,10 @@ void name_process(const WorkerStart& start) {
   prctl(PR_SET_NAME, name.c_str());
 }
 
-// Ranks wake each other's Gloo threads all the time. A thread that is woken would often take the
-// core of the one that writes to it and holds its connection's lock, and would then spin on that
-// lock: half of all processor time and more where there are more ranks than cores. A thread of this
-// policy waits until a core is free. Where it is refused all works, slower.
+// Ranks wake each other's Gloo threads all the time. A woken thread would often take the core of
+// the thread that writes to it and holds its connection's lock, and then spin on that lock, for
+// half of all processor time and more if there are more ranks than cores. With this policy a thread
+// waits until a core is free. If the system refuses it, everything works, but slower.
 void wait_for_a_free_core() {
   const sched_param none{};
   sched_setscheduler(0, SCHED_BATCH, &none);
@@ -212,8 +212,8 @@ void wait_for_a_free_core() {
 
 }  // namespace
 
-// Simulators have the whole limit, the ranks of a world share it. CUDA reserves addresses as if
-// they were memory.
+// Gives simulators the whole limit; the ranks of a world share it. There is none for CUDA, which
+// reserves addresses as if they were memory.
 static void limit_memory(const WorkerStart& start) {
   if (start.transport.empty())
     limit_memory(given_memory_bytes() / static_cast<std::uint64_t>(std::max(1, start.world_size)));
@@ -222,18 +222,17 @@ static void limit_memory(const WorkerStart& start) {
 void be_worker(WorkerStart start, const WorkerFunctions& functions) {
   limit_memory(start);
   signal(SIGINT, SIG_IGN);
-  signal(SIGUSR1, SIG_IGN);  // asks ranks in Python for their stack
-  signal(
-      SIGPIPE,
-      SIG_IGN);  // as in Python: a peer's death is an error of the connection, not a second death
+  signal(SIGUSR1, SIG_IGN);  // the signal asks ranks in Python for their stack
+  // Python does the same: a peer's death is an error of the connection, not a second death.
+  signal(SIGPIPE, SIG_IGN);
   name_process(start);
   wait_for_a_free_core();
   int status = 0;
   try {
     Worker worker(std::move(start), functions);
     worker.serve();
-    // Without running destructors: a Runner's connections may wait for peers, and libtorch's
-    // tear-down is slow.
+    // Runs no destructors: a Runner's connections may wait for peers, and libtorch's teardown is
+    // slow.
     std::fflush(nullptr);
     _exit(0);
   } catch (const std::exception& e) {

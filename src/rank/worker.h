@@ -17,7 +17,7 @@ namespace distgrad {
 // `expected` may be null. Tensors of the result may be those of `expected`.
 using RunCase = std::function<RankResult(const RunRequest&, const ExpectedValues* expected)>;
 
-// The functions that main() provides. An exception from one is an error of the case.
+// Holds the functions that main() provides. An exception from one is an error of the case.
 struct WorkerFunctions {
   std::string torch;              // its version
   bool takes_expected = false;    // see ZygoteReady
@@ -28,7 +28,7 @@ struct WorkerFunctions {
   std::function<std::vector<NotedCall>()> take_entered = {};  // calls of the last case; may be null
 };
 
-// What the zygote hands to a worker.
+// Holds what the zygote hands to a worker.
 struct WorkerStart {
   WorkerRole role = WorkerRole::kRank;
   int rank = 0;

@@ -31,7 +31,7 @@ sigset_t zygote_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGCHLD);
-  sigaddset(&set, SIGTERM);  // also what the kernel sends when the driver dies
+  sigaddset(&set, SIGTERM);  // the kernel sends it, too, when the driver dies
   return set;
 }
 
@@ -63,7 +63,7 @@ class Zygote {
  private:
   void say(const ZygoteEvent& event) { control_.queue(encode(event)); }
 
-  // False when told to end.
+  // Returns false when told to end.
   bool take_signals() {
     signalfd_siginfo info;
     bool go_on = true;
@@ -73,7 +73,7 @@ class Zygote {
     return go_on;
   }
 
-  // In a new worker: what it is to be.
+  // Returns, in a new worker only, what it should be.
   std::optional<WorkerStart> obey(bool& driver_is_there) {
     for (;;) {
       NextFrame next = control_.next();
@@ -113,14 +113,14 @@ class Zygote {
                          std::move(fds[2]),
                          {}};
     } else {
-      setpgid(pid, pid);  // both sides do it, so that it is done whoever runs first
+      setpgid(pid, pid);  // both sides do it, so that it is done whichever runs first
       workers_[pid] = request.worker;
       say(WorkerForked{request.worker, pid});
     }
     return std::nullopt;
   }
 
-  // A group of its own, so that what it starts in turn can be killed with it.
+  // Gives the worker a process group, so that whatever it starts can be killed with it.
   void become_worker() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != zygote_pid_) _exit(1);  // the zygote died before the line above
@@ -129,7 +129,7 @@ class Zygote {
     sigprocmask(SIG_UNBLOCK, &set, nullptr);
   }
 
-  // This very program again, with the worker's descriptors; what the fork brought along is gone.
+  // Runs this program again with the worker's descriptors; the fork's memory is gone then.
   [[noreturn]] static void exec_worker(const ForkWorker& request,
                                        const std::vector<UniqueFd>& fds) {
     std::vector<std::string> words = {"distgrad-rank", "--worker", std::to_string(request.rank),
@@ -148,12 +148,12 @@ class Zygote {
   }
 
   void kill_worker(std::uint64_t worker) {
+    // It is not reaped yet, so the number is still the worker's.
     for (const auto& [pid, name] : workers_)
-      if (name == worker)
-        kill(-pid, SIGKILL);  // not reaped yet, so the number is still the worker's
+      if (name == worker) kill(-pid, SIGKILL);
   }
 
-  // Tells of every worker that has ended, and ends what it left behind.
+  // Reports every worker that has ended, and ends what it left behind.
   void reap() {
     for (;;) {
       siginfo_t info{};
@@ -195,8 +195,8 @@ std::optional<WorkerStart> worker_of_arguments(int count, char** words) {
       return std::nullopt;
   }
   const auto [rank, world_size, socket, board, output] = numbers;
-  for (const int fd : {socket, board, output})
-    fcntl(fd, F_SETFD, FD_CLOEXEC);  // what it starts in turn has none of them
+  // Keeps them from programs that this process starts.
+  for (const int fd : {socket, board, output}) fcntl(fd, F_SETFD, FD_CLOEXEC);
   return WorkerStart{WorkerRole::kRank, rank,    world_size, UniqueFd(socket), UniqueFd(board),
                      UniqueFd(output),  words[7]};
 }

@@ -1,4 +1,4 @@
-// The zygote: a process that has loaded what workers need and forks them on request. It never
+// Runs the zygote: a process that has loaded what workers need and forks them on request. It never
 // computes, starts no thread, and ends, with everything it forked, when the driver is gone.
 #pragma once
 

@@ -104,11 +104,11 @@ std::string outcome_text(const CaseResult& r) {
       return verdict + ": " + error_place(*r.error) + (message.empty() ? "" : ": " + message);
     }
     case Verdict::kSkipped:
-      // The status says it already where nobody expected it.
+      // The status says it already if nobody expected it.
       return r.as_expected ? "skipped" + as_expected + ": " + short_line(r.why) : short_line(r.why);
     case Verdict::kDisputed:
-      return "disputed" + as_expected + ": " +
-             first_line(r.why);  // whole: its end says what is meant
+      // It stays whole, since its end says what is meant.
+      return "disputed" + as_expected + ": " + first_line(r.why);
   }
   return {};
 }
@@ -124,7 +124,7 @@ bool has_observed(const GradientComparison& g) {
   return !g.observed_by_rank.empty() || g.observed_full.has_value();
 }
 
-// The inputs' tables: what differs; everything where that is asked for or where a match is what is
+// Writes the inputs' tables: those that differ, or all if asked for, or if a match is what is
 // wrong.
 std::string tables(const CaseResult& r, const TextOptions& options) {
   const bool all = options.verbose || options.simulated || r.verdict == Verdict::kMatch;
@@ -149,7 +149,7 @@ std::string tables(const CaseResult& r, const TextOptions& options) {
 
 constexpr std::size_t kFormulaIndent = 13;
 
-// What the wrong backwards were measured to do, beside what is right; a step once.
+// Says what the wrong backwards were measured to do, beside what is right, once for each step.
 std::string measured_text(const CaseResult& r, const TextOptions& options) {
   std::vector<const Finding*> measured;
   for (const Finding& f : r.findings)
@@ -168,7 +168,7 @@ std::string measured_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
-// The first says it all to most readers; the others are explanations of the same gradients.
+// The first finding tells most readers enough; the others explain the same gradients.
 std::string findings_text(const CaseResult& r, const TextOptions& options) {
   if (r.findings.empty()) return {};
   std::string out = wrapped(r.findings.front().text, 2, options.width);
@@ -214,7 +214,7 @@ std::string output_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
-// In how far the case is not as expected, where that was more than a match. Of a skipped or
+// Says how the case differs from what was expected, if that was more than a match. For a skipped or
 // disputed case the first line has the reason.
 std::string why_text(const CaseResult& r, const TextOptions& options) {
   const bool has_reason = r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed;
@@ -250,7 +250,8 @@ std::string bounds_text(const CaseResult& r, const TextOptions& options) {
   return out;
 }
 
-// Expressions, messages and names of files in it are others' words. A table has none, and colours.
+// Expressions, messages and file names in the text come from others. A table has none of these, and
+// has colours.
 std::string detail(const CaseResult& r, const TextOptions& options) {
   std::string above = measured_text(r, options), below;
   if (options.verbose) above += losses_text(r);
@@ -267,8 +268,8 @@ std::string detail(const CaseResult& r, const TextOptions& options) {
 
 }  // namespace
 
-// A name stays whole, to be copied; what came of it goes below it where a terminal has no room for
-// it, unless it is a word.
+// Keeps a name whole, to be copied. If a terminal is too narrow, the outcome goes below, unless it
+// is one word.
 std::string named_outcome(const std::string& name, std::size_t name_width,
                           const std::string& outcome, const TextOptions& options) {
   constexpr std::size_t kStatus = 6, kGap = 3, kWord = 12;

@@ -8,7 +8,7 @@
 namespace distgrad {
 namespace {
 
-// A rank that prints without end must not make a report that GitLab refuses (30 MB).
+// A rank that prints without end must not make a report so large that GitLab refuses it (30 MB).
 constexpr std::size_t kLongestCase = 64 << 10;
 
 std::string on_one_line(std::string text) {

@@ -1,4 +1,4 @@
-// A case and a problem in the words that every report for CI shares.
+// Words a case and a problem, for every report for CI.
 #pragma once
 
 #include <string>
@@ -8,22 +8,22 @@
 
 namespace distgrad {
 
-// What came of a case, and in how far that is not what its file expects. One line.
+// Says in one line what came of a case, and how that differs from what its file expects.
 std::string headline(const CaseResult&);
 
-// The text report of one case without colours, and the command that runs it again where something
-// is wrong with it. Cut to a length that CI pages bear, and then says so.
+// Returns the text report of one case without colours and, if something is wrong, the command that
+// runs it again. Cuts it to a length that CI pages take, and then says so.
 std::string reported_alone(const CaseResult&, const FormatContext&);
 
-// Of a run that ran something and in which nothing is wrong: "3 cases, all as expected", "5 cases:
-// 3 as expected, 2 skipped".
+// Describes a run that ran something and in which nothing is wrong: "3 cases, all as expected", "5
+// cases: 3 as expected, 2 skipped".
 std::string nothing_wrong(const Report&);
 
-// What failures have in common: "own-slice (all_gather)", "crash", "match, though the file expects
+// Names what failures share: "own-slice (all_gather)", "crash", "match, though the file expects
 // mismatch".
 std::string finding_name(const CaseResult&);
 
-// "mine/sum.json:3:5: /steps/0: what is wrong", with the caret below where there is one.
+// Returns "mine/sum.json:3:5: /steps/0: what is wrong", with the caret below if there is one.
 std::string problem_text(const InvalidFile&);
 
 }  // namespace distgrad

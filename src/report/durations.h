@@ -1,4 +1,4 @@
-// Where a run's time went.
+// Says where a run's time went.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@
 
 namespace distgrad {
 
-// The `count` cases that took longest, a line each, the longest first, below a heading. Cases that
-// never ran are not among them.
+// Lists the `count` cases that took longest, a line each, the longest first, below a heading. Cases
+// that never ran are left out.
 std::string durations_text(const Report&, std::size_t count);
 
 }  // namespace distgrad

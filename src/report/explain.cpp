@@ -19,7 +19,7 @@ constexpr std::size_t kWidestCell = 58;
 constexpr std::size_t kRowIndent = 4, kCellGap = 3;
 constexpr std::size_t kWhereWidth = 9;  // "all ranks"
 constexpr int kShownDigits = 6;
-constexpr int kSummaryDigits = 4;  // where nothing is to be told apart
+constexpr int kSummaryDigits = 4;  // if nothing is to be told apart
 
 constexpr std::string_view kMarked = "\033[1;33m";
 
@@ -46,7 +46,7 @@ std::string cell(const Array& array, int digits, const TextOptions& options) {
                      number_text(norm_of(array), digits));
 }
 
-// As few digits as tell the two apart; six where there is nothing to tell.
+// Returns as few digits as show the difference; six if there is none.
 int digits_between(const std::vector<Array>& a, const std::vector<Array>& b,
                    const TextOptions& options) {
   if (a.size() != b.size()) return kShownDigits;
@@ -56,7 +56,7 @@ int digits_between(const std::vector<Array>& a, const std::vector<Array>& b,
   return kShownDigits;
 }
 
-// The rank that is furthest off; nothing where no element differs.
+// Returns the rank that is furthest off, or nothing if no element differs.
 std::optional<std::size_t> furthest_rank(const std::vector<Array>& truth,
                                          const std::vector<Array>& seen) {
   std::optional<std::size_t> rank;
@@ -116,7 +116,7 @@ class ExplainedProgram {
   }
 
  private:
-  // The first, and those that show what is wrong.
+  // Chooses the first rank, and those that show what is wrong.
   void choose_ranks(const Explanation& explanation) {
     for (const ExplainedValue& value : explanation.values)
       rank_count_ = std::max({rank_count_, value.value.size(), value.cotangent.size()});
@@ -171,7 +171,7 @@ class ExplainedProgram {
     block.rows.push_back(std::move(row));
   }
 
-  // A column for each rank, as wide for all blocks as the widest that can be one needs.
+  // Makes a column for each rank, as wide for all blocks as the widest of them needs.
   void measure() {
     for (const Block& block : blocks_)
       for (const ValueRow& row : block.rows)
@@ -211,7 +211,7 @@ class ExplainedProgram {
     return out + '\n';
   }
 
-  // A line for each rank, or one where all hold the same.
+  // Writes a line for each rank, or one if all hold the same.
   std::string listed(const ValueRow& row) const {
     const bool once = row.same && rank_count_ > 1;
     std::string out;

@@ -21,8 +21,8 @@ struct Annotation {
   std::string message;
 };
 
-// The runner reads the text back as it was: what would end a line, and in a property what would end
-// that, is escaped. Azure's runner takes a command in the middle of a line, too.
+// Escapes what would end a line or, in a property, the property; the runner restores the text.
+// Azure's runner takes a command in the middle of a line, too.
 std::string escaped(std::string_view text, bool is_property) {
   std::string out;
   for (const char c : valid_text(without_commands(text, "::"))) {
@@ -54,7 +54,7 @@ Annotation annotation_of(const InvalidFile& f, const FormatContext& context) {
 
 }  // namespace
 
-// By exit code: broken cases, invalid files, cases that are not as expected.
+// Sorts by exit code: broken cases, invalid files, cases that are not as expected.
 std::string github_annotations(const Report& report, const FormatContext& context) {
   const std::vector<const CaseResult*> wrong = worst_first(report);
   const auto unexpected =

@@ -16,13 +16,13 @@ using Part = std::optional<Array>;
 
 constexpr std::size_t kMostRows = 64;
 
-// What one row compares.
+// Holds what one row compares.
 struct Pair {
   std::string label;
   const Part* seen;
   const Part* truth;
   const Part* bounds;  // null: see `bound`
-  double bound;  // of every element, where there are no bounds; NaN: the errors are within them
+  double bound;        // of every element, if there are no bounds; NaN: the errors are within them
   bool is_judged;
 };
 
@@ -33,7 +33,7 @@ std::string name_of_joined(const GradientComparison& g) {
 
 std::vector<Pair> pairs_of(const GradientComparison& g) {
   const auto bounds = [&](std::size_t i) { return i < g.bounds.size() ? &g.bounds[i] : nullptr; };
-  // Of a part that is too large for it, only the worst element's is known.
+  // If a part is too large for bounds, only the worst element's is known.
   const double bound = g.bounds.empty() ? g.bound : std::numeric_limits<double>::quiet_NaN();
   if (g.observed_full)
     return {{name_of_joined(g), &g.observed_full, g.truth_full ? &g.truth_full : nullptr, bounds(0),
@@ -60,7 +60,7 @@ double largest_error(const Pair& p) {
   return largest;
 }
 
-// The ones furthest off, in their order.
+// Returns the pairs furthest off, in their order.
 std::vector<Pair> chosen(std::vector<Pair> pairs) {
   if (pairs.size() <= kMostRows) return pairs;
   std::vector<std::pair<double, std::size_t>> order;

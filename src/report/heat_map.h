@@ -1,5 +1,5 @@
-// The error of one input's gradient, rank by element, cut to what a picture shows: of large tensors
-// a cell stands for a block of elements and has the one that is worst.
+// Maps the error of one input's gradient, rank by element, cut to what a picture shows. For large
+// tensors a cell stands for a block of elements and has the worst one.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace distgrad {
 struct HeatCell {
   std::int64_t element = 0;  // row-major
   double observed = 0, truth = 0;
-  double error = 0;  // |observed - truth|; infinite where only one is a number
-  double bound = 0;  // what rounding may make of it; NaN: not known, but the error is within it
+  double error = 0;  // |observed - truth|; infinite if only one is a number
+  double bound = 0;  // what rounding may make of it; NaN: unknown, but the error is within it
   bool is_off = false;
 };
 
@@ -22,7 +22,7 @@ struct HeatRow {
   std::string label;    // "rank 0", "summed over the ranks"
   std::string lacking;  // why there are no cells: "no gradient (None)", another shape; else empty
   Shape shape;
-  std::int64_t block = 1;       // elements that a cell stands for; of the last maybe fewer
+  std::int64_t block = 1;       // elements that a cell stands for; the last may have fewer
   std::vector<HeatCell> cells;  // in the order of the elements
 };
 
@@ -31,12 +31,12 @@ struct HeatMap {
   std::string layout;
   bool is_equal = true;
   double largest_truth = 0;  // magnitude, of what is finite
-  std::size_t all_rows = 0;  // as many as there are; the rows shown have those furthest off
+  std::size_t all_rows = 0;  // how many there are; the rows shown are the furthest off
   std::vector<HeatRow> rows;
-  std::vector<int> differing_ranks;  // where one row stands for all
+  std::vector<int> differing_ranks;  // if one row stands for all
 };
 
-// At most `cells` cells in about 64 rows. No rows where nothing was observed.
+// Returns at most `cells` cells in about 64 rows, and no rows if nothing was observed.
 HeatMap heat_map(const GradientComparison&, std::size_t cells);
 
 }  // namespace distgrad

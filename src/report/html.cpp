@@ -26,7 +26,7 @@ constexpr std::size_t kProblems = 200;
 constexpr std::size_t kNotes = 50;
 constexpr std::size_t kPrograms = 8;  // named beside a finding
 
-// "{{name}}" by its value. What was put in is not looked at again.
+// Replaces "{{name}}" by its value, once: values are not searched again.
 std::string filled(std::string_view form, const std::map<std::string_view, std::string>& values) {
   std::string out;
   while (!form.empty()) {
@@ -98,7 +98,7 @@ std::string verdicts_html(const Report& report) {
   return out;
 }
 
-// The programs that show a finding, those with the most cases first.
+// Lists the programs that show a finding, those with the most cases first.
 std::string programs_html(std::string_view finding, const std::map<std::string, int>& files) {
   std::vector<std::pair<int, std::string>> by_count;
   for (const auto& [file, count] : files) by_count.emplace_back(-count, file);
@@ -113,7 +113,7 @@ std::string programs_html(std::string_view finding, const std::map<std::string, 
   return shown.empty() ? "" : fmt::format("<p>in {}</p>", fmt::join(shown, ", "));
 }
 
-// By the first finding of each case, as the list and its filter have it.
+// Counts by the first finding of each case, as the list and its filter do.
 std::string findings_html(const Report& report) {
   std::map<std::string_view, std::pair<int, int>> counts;        // as expected, not
   std::map<std::string_view, std::map<std::string, int>> files;  // of those that are not
@@ -160,7 +160,7 @@ std::string problems_html(const Report& report) {
   return out + "</ul>\n" + (shown > kUnfolded ? "</details>\n" : "");
 }
 
-// What was not checked, once for all cases that it holds for.
+// Lists what was not checked, once for all cases to which that applies.
 std::string notes_html(const Report& report) {
   std::map<std::string, long> counts;
   for (const CaseResult& r : report.cases)
@@ -177,7 +177,7 @@ std::string notes_html(const Report& report) {
   return out + "</ul>\n";
 }
 
-// How far the file goes.
+// Says what the file leaves out.
 std::string limits_html(const Report& report, const FormatContext& context, const HtmlData& data) {
   std::string out;
   const auto line = [&](const std::string& text) { out += "<li>" + html_prose(text) + "</li>\n"; };

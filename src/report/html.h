@@ -1,6 +1,6 @@
-// One HTML file for people, complete in itself: a summary, a list to filter and to search, and each
-// case with its program, debate table, heat map of the error, and the way of values and cotangents
-// through the steps. Its size is bounded, and it says what it leaves out. Templates: html/.
+// Writes one complete HTML file for people: a summary, a list to filter and to search, and each
+// case with its program, debate table, heat map of the error, and the values and cotangents through
+// the steps. Its size is bounded, and it says what it leaves out. Templates: html/.
 #pragma once
 
 #include "report/report_format.h"

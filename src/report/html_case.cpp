@@ -25,10 +25,10 @@ constexpr std::size_t kOutputBytes = 4096;  // of a rank, the last
 constexpr std::size_t kOutputRanks = 16;
 constexpr std::size_t kMessageBytes = 16384;
 constexpr std::size_t kLosses = 64;
-constexpr std::size_t kNotesOfAKind = 40;  // of a kind: warnings, bounds, composed collectives
+constexpr std::size_t kNotesOfAKind = 40;  // of each kind: warnings, bounds, composed collectives
 constexpr int kDigits = 9;
 
-// With as few digits as a reader wants to see.
+// Returns the number with as few digits as a reader wants.
 Json rounded(double v, int digits) {
   return std::isfinite(v) ? Json(std::strtod(number_text(v, digits).c_str(), nullptr))
                           : number_json(v);
@@ -49,7 +49,7 @@ std::string expected_text(const Expectation& e) {
   return text;
 }
 
-// The two matrices as pictures need them; none that is too large for a page.
+// Returns the two matrices for pictures, or null if they are too large for a page.
 Json matrices_json(const Measured& m) {
   constexpr std::size_t kMostNumbers = 4096;
   if (!m.matrices || m.matrices->measured.size() > kMostNumbers) return nullptr;
@@ -86,7 +86,7 @@ Json findings_json(const CaseResult& r, SharedTexts& texts) {
 
 // --- Its inputs ---
 
-// Those that differ before the others.
+// Returns inputs that differ before the others.
 std::vector<const GradientComparison*> shown_inputs(const CaseResult& r) {
   std::vector<const GradientComparison*> shown;
   for (const bool equal : {false, true})
@@ -105,7 +105,7 @@ Json table_json(const ObjectivesTable& table, SharedTexts& texts) {
           {"remark", texts.add(table.remark)}};
 }
 
-// As lists by column of the map: element, observed, truth, error, bound, whether it is off.
+// Writes lists by column of the map: element, observed, truth, error, bound, whether it is off.
 Json row_json(const HeatRow& row) {
   Json out = {{"label", row.label}};
   if (!row.lacking.empty()) {
@@ -163,7 +163,7 @@ Json inputs_json(const CaseResult& r, bool maps, Json& left_out, SharedTexts& te
         {"max_abs_error", rounded(g->max_abs_error, 6)},
         {"max_rel_error", rounded(g->max_rel_error, 6)},
         {"bound", rounded(g->bound, 6)}};
-    // A match has nothing to be seen in a map.
+    // A match has nothing to see in a map.
     if (!g->equal && maps)
       input["map"] = map_json(heat_map(*g, kCells / std::max<std::size_t>(unlike, 1)));
     inputs.push_back(std::move(input));
@@ -240,7 +240,7 @@ Json output_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
   return output;
 }
 
-// The same words of several ranks once.
+// Writes the same words of several ranks once.
 Json warnings_json(const CaseResult& r, Json& left_out, SharedTexts& texts) {
   std::vector<std::pair<std::string, std::vector<int>>> by_text;
   for (const Warning& w : r.warnings) {

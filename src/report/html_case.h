@@ -1,4 +1,5 @@
-// What an HTML report shows of one case when it is opened, as JSON for its script (html/case.js).
+// Gives what an HTML report shows of one case when it is opened, as JSON for its script
+// (html/case.js).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,11 +12,11 @@ namespace distgrad {
 
 struct Pictures {
   bool maps = true;                   // heat maps of what differs
-  const ValueTrace* trace = nullptr;  // null where it was not worked out
+  const ValueTrace* trace = nullptr;  // null if it was not worked out
 };
 
-// Bounded: long output, large tensors and many inputs are cut, and what was cut is said in
-// "left_out".
+// The result is bounded: long output, large tensors and many inputs are cut, and "left_out" says
+// what was cut.
 nlohmann::ordered_json html_case(const CaseResult&, const Pictures&, SharedTexts&);
 
 }  // namespace distgrad

@@ -16,14 +16,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Bytes: so much a browser opens at once, on a slow machine, too.
+// Limits bytes to what a browser opens at once, even on a slow machine.
 constexpr std::size_t kMostDetails = 24'000'000;
-constexpr std::size_t kMostPictures = 12'000'000;  // from here on cases come without heat maps
-constexpr std::size_t kLargestCase = 200'000;      // beyond it the pictures are left out
+constexpr std::size_t kMostPictures = 12'000'000;  // above this, cases come without heat maps
+constexpr std::size_t kLargestCase = 200'000;      // above this, the case's pictures are left out
 constexpr std::size_t kPiece = 250'000;            // bytes, about
 constexpr std::string_view kStatuses[] = {"FAIL", "ERR", "ok", "skip", "disp"};
 
-// The number of each text, in the order they came up.
+// Gives each text a number, in the order of appearance.
 class Numbers {
  public:
   std::size_t of(const std::string& text) {
@@ -38,7 +38,7 @@ class Numbers {
   Json list_ = Json::array();
 };
 
-// Nothing in it ends a script element or starts a comment.
+// Escapes whatever could end a script element or start a comment.
 std::string inert(const Json& json) {
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string out;
@@ -76,8 +76,8 @@ Json file_json(const Scenario& scenario) {
           {"loss", valid_text(program.loss)},     {"single", lines_json(program.single_device)}};
 }
 
-// What went wrong, the worst first; then mismatches and errors that were expected, which somebody
-// may want to see; then the rest, in the run's order.
+// Orders what went wrong first, the worst first; then expected mismatches and errors, which
+// somebody may want to see; then the rest, in the run's order.
 std::vector<std::size_t> by_interest(const Report& report) {
   std::vector<std::size_t> order;
   const CaseResult* first = report.cases.data();
@@ -159,7 +159,7 @@ double largest_relative_error(const CaseResult& r) {
   return error < 1e300 ? error : 1e300;  // JSON has no infinity
 }
 
-// What the cases name by number.
+// Holds what the cases refer to by number.
 struct Tables {
   Numbers findings, subjects, headlines;
   std::map<const Scenario*, std::size_t> numbers;
@@ -172,7 +172,7 @@ struct Tables {
   }
 };
 
-// What tells the case from the others of its file: ":subject=in_place".
+// Returns what distinguishes the case from others of its file: ":subject=in_place".
 std::string place_in_file(const Case& c) {
   const std::string& file = c.scenario ? c.scenario->file : c.id;
   return c.id.starts_with(file) ? c.id.substr(file.size()) : c.id;

@@ -15,7 +15,7 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kFiles = 300, kSubjects = 40;
-constexpr std::size_t kColors = 6;  // as in report.css; the findings beyond share the last
+constexpr std::size_t kColors = 6;  // as in report.css; further findings share the last
 
 using Cases = std::vector<const CaseResult*>;
 
@@ -56,7 +56,8 @@ Matrix matrix_of(const Report& report) {
   return m;
 }
 
-// The worst, and of those that came out as expected one that says more than that it matches.
+// Returns the worst case. If all came out as expected, it prefers one that says more than that it
+// matches.
 const CaseResult& worst_of(const Cases& cases) {
   const auto key = [](const CaseResult* r) {
     return std::tuple(is_wrong(*r), is_wrong(*r) ? badness(*r) : std::pair(0, 0.0),
@@ -91,7 +92,7 @@ std::string cell_html(const Matrix& m, const std::string& file, const std::strin
       html_escaped(outcome_text(worst)), html_escaped(word_of(worst)), count);
 }
 
-// What the names begin with, to its last slash: it would fill half of a phone.
+// Returns the length of the folder that all names begin with, which would fill half of a phone.
 std::size_t common_folder(const std::vector<std::string>& files) {
   std::size_t length = files[0].rfind('/') + 1;  // 0 where there is none
   for (const std::string& file : files)
@@ -107,7 +108,7 @@ std::string row_heading(const std::string& file, std::size_t folder) {
                      html_escaped(name));
 }
 
-// Where there are more rows than a screen has, the heading stays in sight.
+// Keeps the heading in sight if there are more rows than a screen has.
 std::string_view frame_of(std::size_t rows) {
   constexpr std::size_t kScreen = 24;
   return rows > kScreen ? "<div class=\"wide tall\">" : "<div class=\"wide\">";

@@ -1,4 +1,4 @@
-// The picture in the summary of an HTML report: as a rule a row a scenario file, a column a
+// Draws the picture in the summary of an HTML report, usually a row a scenario file and a column a
 // subject.
 #pragma once
 
@@ -9,14 +9,14 @@
 
 namespace distgrad {
 
-// Each cell says what the worst of its cases came to, links to them, and has its finding's colour.
-// Files with failures come first. Empty where there is one file, or one subject.
+// Shows in each cell what the worst of its cases came to, with links and the finding's colour.
+// Files with failures come first. Returns "" if there is one file, or one subject.
 std::string matrix_html(const Report& report);
 
-// The picture that a report brings along, in its place.
+// Draws the picture that a report brings along instead.
 std::string picture_html(const Picture& picture);
 
-// As a part of an address: "#file=" + encoded(...).
+// Encodes text as a part of an address: "#file=" + encoded(...).
 std::string encoded(std::string_view text);
 
 }  // namespace distgrad

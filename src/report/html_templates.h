@@ -1,4 +1,4 @@
-// The files of html/, embedded when built (tools/cmake/embed.cmake).
+// Hold the files of html/, embedded at build time (tools/cmake/embed.cmake).
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Texts of an HTML report that many cases share: each is kept once and referred to by its number.
+// Keeps texts of an HTML report that many cases share once each, to be referred to by number.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ namespace distgrad {
 
 class SharedTexts {
  public:
-  // A number, or the text itself where that is short. The text is made valid UTF-8.
+  // Returns a number, or the text itself if it is short. The text is made valid UTF-8.
   nlohmann::ordered_json add(const std::string& text);
   const std::vector<std::string>& all() const { return texts_; }
   std::size_t bytes() const { return bytes_; }  // of all of them

@@ -24,10 +24,11 @@ constexpr std::size_t kWorstElements = 10;
 
 // --- Values ---
 
-// The elements furthest from `other`'s; without one of the same shape, those largest in magnitude.
+// Lists the elements furthest from `other`'s or, without one of the same shape, those largest in
+// magnitude.
 Json worst_elements(const Array& array, const Array* other) {
   if (other != nullptr && other->shape() != array.shape()) other = nullptr;
-  // The worst so far, the worst of all first; of equal ones the first element comes first.
+  // It has the worst so far, the worst of all first; among equals the first element comes first.
   std::vector<std::pair<double, std::int64_t>> elements;
   for (std::int64_t i = 0; i < array.size(); ++i) {
     const double d = distance(array[i], other ? (*other)[i] : 0);
@@ -69,7 +70,7 @@ Json tensor(const Part& part, const Part* other, bool full) {
   return nested_json(*part);
 }
 
-// Part i beside part i of the other side, or beside its only part.
+// Puts part i beside part i of the other side, or beside its only part.
 Json tensors(const std::vector<Part>& parts, const std::vector<Part>& others, bool full) {
   Json list = Json::array();
   for (std::size_t i = 0; i < parts.size(); ++i) {
@@ -92,7 +93,7 @@ Json truth_json(const GradientComparison& g, bool full) {
 
 Json observed_json(const GradientComparison& g, bool full) {
   if (g.observed_by_rank.empty()) return nullptr;  // no ranks ran, or they did not get that far
-  // What is joined or summed before it is compared has no truth by rank to lie beside.
+  // Values that are joined or summed before they are compared have no truth by rank beside them.
   const std::vector<Part> truth = g.observed_full ? std::vector<Part>{}
                                   : g.truth_full  ? std::vector<Part>{g.truth_full}
                                                   : g.truth_by_rank;
@@ -230,13 +231,13 @@ Json case_json(const CaseResult& r, bool full) {
 
 // --- Text ---
 
-// Bytes that are no UTF-8 are replaced: a rank's output, and file names, may hold any.
+// Replaces bytes that are not UTF-8, which a rank's output and file names may hold.
 std::string dumped(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-// `json` on one line, with a space after each comma and colon; empty where that is wider than
-// `width`.
+// Appends `json` on one line, with a space after each comma and colon. Returns false if that
+// exceeds `width`.
 bool append_line(std::string& out, const Json& json, std::size_t width) {
   const bool object = json.is_object();
   if (!object && !json.is_array()) {
@@ -276,7 +277,7 @@ void append(std::string& out, const Json& json, std::size_t indent, std::size_t 
   out += "\n" + std::string(indent, ' ') + (json.is_object() ? "}" : "]");
 }
 
-// With no cases in it, which come last.
+// Makes the report without cases, which come last.
 Json frame_json(const Report& report, const JsonReportOptions& options) {
   const Summary& sum = report.summary;
   Json invalid = Json::array();
@@ -319,7 +320,8 @@ std::string json_report_text(const Report& report, const JsonReportOptions& opti
   constexpr std::string_view kEnd = "]\n}\n";
   std::string out = json_text(frame_json(report, options));
   if (report.cases.empty()) return out;
-  // One case at a time, for as JSON values all of them take several times the memory of the text.
+  // Writes one case at a time, since JSON values for all of them take several times the memory of
+  // the text.
   out.resize(out.size() - kEnd.size());
   const char* separator = "\n    ";
   for (const CaseResult& r : report.cases) {

@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-// What a test case, a suite or all of them add up to.
+// Adds up a test case, a suite or all of them.
 struct Counts {
   int tests = 0, failures = 0, errors = 0, skipped = 0;
   double seconds = 0;
@@ -26,8 +26,8 @@ struct Counts {
   }
 };
 
-// "scenarios/debate/sum.json" to "scenarios.debate.sum": Jenkins takes what is before the last dot
-// for a package.
+// Turns "scenarios/debate/sum.json" into "scenarios.debate.sum": Jenkins takes what is before the
+// last dot for a package.
 std::string class_name(std::string_view file) {
   if (file.ends_with(".json")) file.remove_suffix(5);
   while (file.starts_with("./")) file.remove_prefix(2);
@@ -38,8 +38,8 @@ std::string class_name(std::string_view file) {
   return name;
 }
 
-// "sum:subject=torch_nn,world_size=3": to be told from the other files' where a page shows names
-// only.
+// Returns "sum:subject=torch_nn,world_size=3", which differs from other files' names on pages that
+// show only names.
 std::string test_name(const CaseResult& r) {
   const Scenario& scenario = *r.which.scenario;
   return scenario.name + r.which.id.substr(scenario.file.size());
@@ -71,7 +71,7 @@ std::string failure_type(const CaseResult& r) {
   return "not-as-expected";
 }
 
-// A suite's test cases, and what they add up to.
+// Holds a suite's test cases and their counts.
 struct Suite {
   pugi::xml_node node;
   Counts counts;
@@ -106,14 +106,14 @@ void add_case(Suite& suite, const CaseResult& r, const FormatContext& context) {
   }
 }
 
-// What is wrong with the run rather than with a case.
+// Adds a problem of the run rather than of a case.
 void add_problem(Suite& suite, std::string_view name, std::string_view in, std::string_view type,
                  std::string_view message) {
   ++suite.counts.errors;
   add_outcome(suite.add_test_case(name, class_name(in), 0), "error", type, message, message);
 }
 
-// In the order in which the files come up.
+// Keeps suites in the order in which the files appear.
 class Suites {
  public:
   explicit Suites(pugi::xml_node all) : all_(all) {}
@@ -127,7 +127,7 @@ class Suites {
     return place->second;
   }
 
-  // Writes what all of it adds up to. Once, at the end.
+  // Writes the sums. Call it once, at the end.
   void close(double elapsed_s, const std::string& host) {
     Counts sum;
     for (auto& [name, suite] : by_name_) {
@@ -152,10 +152,10 @@ class Suites {
   std::map<std::string, Suite> by_name_;
 };
 
-// One for each place: a file may have several problems, and test cases of one name are taken for
-// one.
+// Names each place, since a file may have several problems, and readers take test cases of one name
+// for one.
 std::string problem_name(const InvalidFile& f) {
-  if (f.position.line == 0) return "can be used";  // a subject, as a rule
+  if (f.position.line == 0) return "can be used";  // usually a subject
   const std::string place = fmt::format("{}:{}", f.position.line, f.position.column);
   return "valid scenario:" + place + (f.pointer.empty() ? "" : " " + f.pointer);
 }

@@ -18,9 +18,9 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kLongest = 1'000'000;  // bytes; GitHub's limit is 1 MiB for a step
-// What may follow the part that is being written: the sections behind it and what was left out.
+// Keeps room for what may follow the current part: the later sections, and what was left out.
 constexpr std::size_t kReserve = 20'000;
-constexpr std::size_t kShownInFull = 20;  // cases; a page that somebody still reads
+constexpr std::size_t kShownInFull = 20;  // cases; somebody still reads such a page
 constexpr std::size_t kLongestPrinted = 16'000;
 constexpr std::size_t kLongestLine = 400;
 constexpr std::size_t kReasons = 20;       // for skipped and for disputed cases
@@ -28,7 +28,7 @@ constexpr std::size_t kInvalidFiles = 50;  // of invalid files
 
 // --- Text in Markdown ---
 
-// On one line and not too long.
+// Puts text on one line and cuts it.
 std::string shortened(std::string_view text, std::size_t longest) {
   std::string line = valid_text(text);
   for (char& c : line)
@@ -38,7 +38,7 @@ std::string shortened(std::string_view text, std::size_t longest) {
   return valid_text(line) + "...";
 }
 
-// Prose: nothing in it is taken for markup.
+// Escapes prose, so that nothing in it is taken for markup.
 std::string prose(std::string_view text) {
   constexpr std::string_view kMarkup = "\\`*_[]<>|~#&$";
   std::string out;
@@ -55,7 +55,7 @@ std::size_t longest_run(std::string_view text, char wanted) {
   return longest;
 }
 
-// A code span, also in a table, where a bar would end the cell even within backticks.
+// Makes a code span, also for tables, where a bar would end the cell even within backticks.
 std::string code(std::string_view text) {
   std::string inside;
   for (const char c : shortened(text, kLongestLine)) {
@@ -121,7 +121,7 @@ std::string problems(const Report& report) {
   return out + "\n";
 }
 
-// What is wrong at a glance, the most frequent first, with the worst case of each.
+// Shows at a glance what is wrong, the most frequent first, with the worst case of each.
 std::string by_finding(const Report& report) {
   struct SameFinding {
     int count = 0;
@@ -163,7 +163,7 @@ std::string as_row(const CaseResult& r) {
   return fmt::format("| {} | {} |\n", code(r.which.id), prose(headline(r)));
 }
 
-// The worst in full, then as many as there is room for by a line.
+// Writes the worst cases in full, then as many as fit, a line each.
 std::string wrong_cases(const Report& report, const FormatContext& context, std::size_t used) {
   const std::vector<const CaseResult*> wrong = worst_first(report);
   if (wrong.empty()) return {};
@@ -195,7 +195,7 @@ std::string wrong_cases(const Report& report, const FormatContext& context, std:
   return out + "\n";
 }
 
-// The same reason is shown once.
+// Shows each reason once.
 std::string unjudged_cases(const Report& report, Verdict verdict, std::string_view heading) {
   std::vector<std::pair<std::string, int>> reasons;
   for (const CaseResult& r : report.cases) {

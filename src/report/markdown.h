@@ -1,5 +1,5 @@
-// Markdown for the summary of a CI job: counts, then the worst cases first, in full as long as
-// there is room, then by a line each. GitHub refuses a summary above 1 MiB, so what does not fit is
+// Writes Markdown for the summary of a CI job: counts, then the worst cases first, in full while
+// there is room, then a line each. GitHub refuses a summary above 1 MiB, so what does not fit is
 // left out, and the summary says how much.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Text in HTML, and in Markdown, which takes HTML.
+// Escapes text for HTML, and for Markdown, which takes HTML.
 #pragma once
 
 #include <string>
@@ -6,13 +6,13 @@
 
 namespace distgrad {
 
-// For elements: valid_text() with &, < and > as entities.
+// Escapes text for elements: valid_text() with &, < and > as entities.
 std::string markup_escaped(std::string_view text);
 
-// For elements, and attributes in quotes.
+// Escapes text for elements, and for attributes in quotes.
 std::string html_escaped(std::string_view text);
 
-// The same of prose, with what stands between backticks as code.
+// Does the same for prose, with text between backticks as code.
 std::string html_prose(std::string_view text);
 
 }  // namespace distgrad

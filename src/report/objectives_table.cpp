@@ -14,10 +14,10 @@
 namespace distgrad {
 namespace {
 
-using Part =
-    std::optional<Array>;  // one rank's gradient, or the full tensor; absent: a missing gradient
+// Holds one rank's gradient, or the full tensor; absent if there is no gradient.
+using Part = std::optional<Array>;
 
-constexpr std::size_t kWholeWidth = 60;     // ... where they are no wider
+constexpr std::size_t kWholeWidth = 60;     // ... if they are no wider
 constexpr std::size_t kColumns = 8;         // ranks, or elements, without --full
 constexpr std::size_t kFullColumns = 1000;  // with it
 constexpr std::size_t kIndent = 2;
@@ -29,7 +29,7 @@ struct Row {
   std::string note;
 };
 
-// A column: one part, whole or one element of it.
+// Shows one part, whole or one element of it.
 struct Column {
   std::size_t part = 0;
   std::optional<std::int64_t> element;
@@ -38,7 +38,7 @@ struct Column {
 
 struct Reading {
   std::string_view objective;
-  std::string_view declared;  // who or what means it, where the file declares it
+  std::string_view declared;  // who or what means it, if the file declares it
   std::string_view observed;  // the same beside "= observed"
 };
 
@@ -75,8 +75,8 @@ bool same(const std::vector<Part>& a, const std::vector<Part>& b) {
   });
 }
 
-// sum, mean and replicated are what people mean; the declared one always; one rank's loss only
-// where nothing else explains what was observed; of the combinations by mesh axis those that do.
+// Shows sum, mean and replicated, which people mean, and always the declared one; one rank's loss
+// only if nothing else explains the observation; and combinations by mesh axis that do.
 std::vector<std::string> objectives_worth_showing(const GradientComparison& c,
                                                   const std::string& declared) {
   constexpr std::size_t kCombinations = 3;
@@ -116,13 +116,13 @@ std::vector<Part> observed(const GradientComparison& c) {
   return c.observed_by_rank;
 }
 
-// One full tensor stands for what each rank must hold.
+// Repeats one full tensor for each rank, which must hold it.
 std::vector<Part> spread(std::vector<Part> parts, std::size_t count) {
   if (parts.size() == 1 && count > 1) parts.assign(count, Part(parts[0]));
   return parts;
 }
 
-// observed/truth where that is one number for every element that is not zero on both sides.
+// Returns observed/truth, if it is one number for every element that is not zero on both sides.
 std::optional<double> factor_between(const std::vector<Part>& seen,
                                      const std::vector<Part>& truth) {
   std::optional<double> factor;
@@ -166,7 +166,7 @@ std::vector<Row> rows_of(const GradientComparison& c, const std::string& declare
     truths.push_back(std::move(row));
   }
   if (truths.empty()) truths.push_back({declared, spread(declared_truth(c), count), "declared"});
-  // One rank: every objective is the same.
+  // With one rank every objective is the same.
   const bool all_same = std::all_of(truths.begin(), truths.end(),
                                     [&](const Row& r) { return same(r.parts, truths[0].parts); });
   if (all_same) std::erase_if(truths, [&](const Row& r) { return r.label != declared; });
@@ -184,8 +184,8 @@ double distance_at(const Part& seen, const Part& truth, std::int64_t element) {
   return distance((*seen)[element], (*truth)[element]);
 }
 
-// What the table is about, before it is cut to what fits: a column for each part, or for each
-// element of large ones.
+// Holds what the table could show, before it is cut to what fits: a column for each part, or for
+// each element of large ones.
 class Columns {
  public:
   Columns(const GradientComparison& c, const std::vector<Row>& rows, std::vector<Part> truth,
@@ -198,15 +198,15 @@ class Columns {
     });
   }
 
-  // Whether a column is a whole part rather than an element.
+  // Returns true if a column is a whole part rather than an element.
   bool whole() const { return whole_; }
 
-  // "rank 1", or what is compared instead of each rank's.
+  // Returns "rank 1", or the name of what is compared instead of each rank's.
   std::string part_name(std::size_t part) const {
     return name_of_whole_.empty() ? fmt::format("rank {}", part) : name_of_whole_;
   }
 
-  // Those furthest off, by place; `total` is how many there are.
+  // Returns the columns furthest off, by place. `total` becomes the number of all.
   std::vector<Column> chosen(std::size_t limit, std::size_t& total) const {
     std::vector<Candidate> all = candidates();
     total = all.size();
@@ -257,7 +257,7 @@ class Columns {
   }
 
   std::string header(const Candidate& c) const {
-    if (c.element && truth_.size() == 1)  // the title says of what
+    if (c.element && truth_.size() == 1)  // the title names the input
       return index_text(index_of(shaped(c.part)->shape(), *c.element));
     std::string text = part_name(c.part);
     if (c.element) text += " " + index_text(index_of(shaped(c.part)->shape(), *c.element));
@@ -279,8 +279,8 @@ std::string cell(const Row& row, const Column& column, int digits) {
   return *column.element < array.size() ? number_text(array[*column.element], digits) : "-";
 }
 
-// As few digits as tell what was observed from the declared truth wherever they differ beyond the
-// bound.
+// Returns as few digits as show the difference between the observed and the declared truth wherever
+// they differ beyond the bound.
 int digits_needed(const GradientComparison& c, const std::vector<Row>& rows,
                   const std::vector<Column>& columns, const std::string& declared) {
   const Row* seen = rows.front().label == "observed" ? &rows.front() : nullptr;
@@ -302,8 +302,8 @@ struct Grid {
   std::vector<std::string> notes;               // by line
   std::size_t label_width = 0;
   std::vector<std::size_t> widths;
-  std::size_t observed = 0,
-              declared = 0;  // the lines to compare where what differs is coloured; 0: none
+  // Name the lines to compare if what differs is coloured; 0: none.
+  std::size_t observed = 0, declared = 0;
 
   std::size_t width_of_columns(std::size_t first, std::size_t last) const {
     std::size_t width = kIndent + label_width;
@@ -339,7 +339,7 @@ Grid grid_of(const std::string& title, const std::vector<Row>& rows,
   return grid;
 }
 
-// A cell of the observed row that reads otherwise than that of the declared one.
+// Returns true for a cell of the observed row that reads differently from the declared row's.
 bool is_off(const Grid& grid, std::size_t column, std::size_t line) {
   return grid.observed == line && grid.declared != 0 &&
          grid.cells[column][line] != grid.cells[column][grid.declared];
@@ -370,8 +370,8 @@ std::string notes_below(const Grid& grid) {
   return out;
 }
 
-// Beside the rows where they fit; else below the table, which is then cut into as many blocks as it
-// takes.
+// Puts notes beside the rows if they fit, else below the table, which is then cut into as many
+// blocks as needed.
 std::string printed(const Grid& grid, std::size_t width) {
   const std::size_t count = grid.widths.size();
   if (grid.width_of_columns(0, count) + grid.note_width() <= width)
@@ -386,7 +386,7 @@ std::string printed(const Grid& grid, std::size_t width) {
   return out + notes_below(grid);
 }
 
-// Every rank must hold the one truth, and all hold the same.
+// Returns true if every rank must hold the one truth, and all hold the same.
 bool ranks_agree(const GradientComparison& c) {
   const auto& parts = c.observed_by_rank;
   return c.truth_full && !c.observed_full && parts.size() > 1 &&
@@ -394,7 +394,7 @@ bool ranks_agree(const GradientComparison& c) {
                      [&](const Part& p) { return same({p}, {parts[0]}); });
 }
 
-// What one tensor for all ranks is; empty where each rank's is shown.
+// Names the one tensor for all ranks; "" if each rank's is shown.
 std::string name_of_whole(const GradientComparison& c) {
   if (c.observed_full)
     return c.layout == "replicate" ? "summed" : c.layout.starts_with("shard:") ? "joined" : "full";
@@ -404,7 +404,7 @@ std::string name_of_whole(const GradientComparison& c) {
 
 struct Debate {
   Grid grid;
-  std::string remark;  // that not all is shown
+  std::string remark;  // says that not all is shown
 };
 
 Debate debate_of(const GradientComparison& original, const ObjectivesTableOptions& options) {

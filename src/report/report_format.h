@@ -1,5 +1,5 @@
-// The formats that `distgrad run` can write its report in: a table, each in a file of its own.
-// Every format is an option that takes a file.
+// Lists the formats in which `distgrad run` can write its report, each to a file of its own. Every
+// format is an option that takes a file.
 #pragma once
 
 #include <map>
@@ -14,19 +14,21 @@
 
 namespace distgrad {
 
-// What a format may want to know besides the report.
+// Holds what a format may need besides the report.
 struct FormatContext {
   TextOptions text;                          // for cases in words; formats never colour them
   std::string host = {};                     // the name of this machine
-  std::vector<std::string> hosts = {};       // of the ranks, by rank, where they are on several
-  std::vector<std::string> mesh_order = {};  // in which meshes are laid over them, if not their own
-  std::string root =
-      {};  // the folder that code hosts show paths against: the repository's, absolute
-  // Why not all cases were run, "interrupted; 3 of 10 cases were finished"; empty: all were.
-  // `broken_off`: nobody wanted that, so that what is missing must not look like success.
+  std::vector<std::string> hosts = {};       // of the ranks, by rank, if they are on several
+  std::vector<std::string> mesh_order = {};  // the order in which meshes lie over them, if not
+                                             // their own
+  // Names the absolute folder that code hosts show paths against: the repository's.
+  std::string root = {};
+  // `ended_early` says why not all cases ran, "interrupted; 3 of 10 cases were finished"; empty if
+  // all did. `broken_off` says that nobody wanted that, so that what is missing must not look like
+  // success.
   std::string ended_early = {};
   bool broken_off = false;
-  // The traces of values through cases that went wrong, by the cases' names; null: none were
+  // Has the traces of values through cases that went wrong, by the cases' names; null if not
   // wanted.
   const std::map<std::string, ValueTrace>* traces = nullptr;
 };

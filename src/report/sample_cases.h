@@ -1,4 +1,4 @@
-// Finished cases made by hand, for the tests of the reports.
+// Makes finished cases by hand, for the tests of the reports.
 #pragma once
 
 #include <list>
@@ -50,8 +50,8 @@ inline CaseResult match(const std::string& file, const std::string& place = "",
   return r;
 }
 
-// pytorch#58005's program: x = 1 on two ranks, y = all_reduce((rank + 2) x), loss y², objective
-// sum.
+// Holds pytorch#58005's program: x = 1 on two ranks, y = all_reduce((rank + 2) x), loss y²,
+// objective sum.
 inline GradientComparison debated(Parts observed) {
   GradientComparison g;
   g.input = "x";
@@ -89,7 +89,7 @@ inline CaseResult in_place_mismatch(const std::string& file = "mine/all_reduce_s
   return r;
 }
 
-// The same, with its backward measured.
+// Returns the same, with its backward measured.
 inline CaseResult measured_mismatch() {
   CaseResult r = in_place_mismatch();
   Measured m;

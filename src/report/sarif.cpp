@@ -29,7 +29,8 @@ struct Rule {
   std::string_view help;
 };
 
-// What makes a job red and is no finding of a collective; the last two are of saved gradients.
+// Lists what makes a job red without a finding of a collective; the last two are for saved
+// gradients.
 constexpr Rule kOtherRules[] = {
     // id, meaning, help
     {"not-as-expected", "the case came out otherwise than its scenario file expects",
@@ -69,7 +70,7 @@ std::string rule_of(const CaseResult& r) {
 
 // --- Results ---
 
-// RFC 3986: what a path may hold as it is.
+// Encodes all that RFC 3986 does not allow in a path.
 std::string uri_of(const std::string& path) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~/";
@@ -83,8 +84,8 @@ std::string uri_of(const std::string& path) {
   return out;
 }
 
-// Braces stand for placeholders in a message, and [text](target) for a link (SARIF 2.1.0, 3.11). A
-// space undoes the link; a backslash would, too, but readers show it.
+// Escapes braces, which mark placeholders in a message, and [text](target), which is a link (SARIF
+// 2.1.0, 3.11). A space undoes the link; a backslash would, too, but readers show it.
 std::string message_text(std::string_view text) {
   std::string out;
   for (const char c : valid_text(text)) {
@@ -99,27 +100,28 @@ Json location(const std::string& path, int line) {
   Json artifact = {{"uri", uri_of(path)}};
   if (!path.starts_with('/')) artifact["uriBaseId"] = "%SRCROOT%";
   Json place = {{"artifactLocation", std::move(artifact)}};
-  // No columns: SARIF counts characters, and scenario positions count bytes.
+  // There are no columns: SARIF counts characters, and scenario positions count bytes.
   if (line > 0) place["region"] = {{"startLine", line}};
   return {{"physicalLocation", std::move(place)}};
 }
 
-// FNV-1a: the same everywhere and for ever, as std::hash is not.
+// Uses FNV-1a, which is always and everywhere the same, as std::hash is not.
 std::string digest(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
   return fmt::format("{:016x}", hash);
 }
 
-// Neither lines nor figures are in it: the same mistake is the same alert when the file is edited
-// above it. GitHub knows the first name alone; it would else take it from the line's text, which
+// Excludes lines and figures, so that the same mistake stays the same alert when the file is edited
+// above it. GitHub knows only the first name; without it, it would use the line's text, which all
+// cases of a step share.
 // all cases of a step share.
 Json fingerprints(const std::string& identity) {
   const std::string value = digest(identity);
   return {{"primaryLocationLineHash", value + ":1"}, {"distgradCase/v1", value}};
 }
 
-// What to do first, then what was seen: pages show the first line alone.
+// Puts the remedy first, then what was seen, since pages show only the first line.
 std::string explanation(const CaseResult& r) {
   const std::string seen = r.which.id + ": " + headline(r) + ".";
   if (r.findings.empty())
@@ -168,14 +170,15 @@ Json result_of(const InvalidFile& f, const FormatContext& context,
 
 // --- The run ---
 
-// What cannot be used may be a subject, which lies in no file that an alert could point at.
+// Returns false for a problem without a place, such as that of a subject, which no alert can point
+// at.
 bool has_place(const InvalidFile& f) { return f.position.line > 0; }
 
 Json notification(std::string_view level, const std::string& text) {
   return {{"level", level}, {"message", {{"text", message_text(text)}}}};
 }
 
-// What was not judged, once for each reason.
+// Lists what was not judged, once for each reason.
 Json notifications(const Report& report, const FormatContext& context) {
   std::map<std::string, int> reasons;
   for (const CaseResult& r : report.cases)

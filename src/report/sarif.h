@@ -1,7 +1,7 @@
-// SARIF 2.1.0, for code scanning: a result for each case that is broken or not as expected, at the
-// step's line in the scenario file; a rule for each finding, with what to do about it. What the
-// file expects, and what was skipped, is no result: readers such as GitHub's would show it as a
-// problem.
+// Writes SARIF 2.1.0, for code scanning: a result for each case that is broken or not as expected,
+// at the step's line in the scenario file, and a rule for each finding, with a remedy. Cases that
+// came out as expected, or were skipped, are no results, since readers such as GitHub's would show
+// them as problems.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -21,7 +21,7 @@ Json ref(const std::string& name) { return {{"$ref", "#/$defs/" + name}}; }
 Json list_of(Json items) { return {{"type", "array"}, {"items", std::move(items)}}; }
 Json one_of(std::vector<std::string> names) { return {{"enum", std::move(names)}}; }
 
-// A subject that cannot be loaded ends its cases without a report of them.
+// Leaves out kSubject: a subject that cannot be loaded ends its cases without a report of them.
 std::vector<std::string> error_kinds() {
   std::vector<std::string> names;
   for (const std::string_view name : kErrorKinds)
@@ -35,8 +35,8 @@ Json described(Json schema, const char* text) {
 }
 Json at_least(int minimum) { return {{"type", "integer"}, {"minimum", minimum}}; }
 
-// Readers must bear fields that are not here: a later version may add some. Those listed in
-// `optional` may be absent.
+// Readers must tolerate other fields, as a later version may add some. Fields in `optional` may be
+// absent.
 Json object(Json properties, const std::vector<std::string>& optional = {}) {
   Json required = Json::array();
   for (const auto& [key, value] : properties.items())

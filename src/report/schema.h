@@ -1,4 +1,4 @@
-// The JSON Schema of the JSON report, for validators and for people who write a reader.
+// Returns the JSON Schema of the JSON report, for validators and for authors of readers.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -33,7 +33,7 @@ int line_of_step(const Scenario& scenario, const std::string& name) {
   return 0;
 }
 
-// A JSON pointer's token.
+// Escapes a JSON pointer's token.
 std::string escaped(std::string_view key) {
   std::string out;
   for (const char c : key) {
@@ -49,7 +49,7 @@ std::string escaped(std::string_view key) {
 
 // --- The user's code ---
 
-// What of the subject is to blame; nullopt where that is no Python.
+// Returns the part of the subject that is to blame, or nullopt if that is not Python.
 std::optional<SubjectPart> code_to_blame(const CaseResult& r) {
   const bool blames_a_call =
       r.findings.empty() ? r.error.has_value() : !r.findings.front().collective.empty();
@@ -64,14 +64,13 @@ std::optional<SubjectPart> code_to_blame(const CaseResult& r) {
 
 bool is_word(char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); }
 
-// Of a definition: `def NAME` or `class NAME`; `indent` is where it begins.
+// Holds the place of a `def NAME` or `class NAME`; `indent` is where it begins.
 struct Definition {
   int line = 0;
   std::size_t indent = 0;
 };
 
-// The first one from line `from` on that is indented further than `deeper_than`; without, at any
-// depth.
+// Returns the first definition of `name` after `from`, within it if `inside`, else at any depth.
 std::optional<Definition> definition_of(std::string_view text, std::string_view name,
                                         Definition from, bool inside) {
   int number = 0;
@@ -99,7 +98,7 @@ std::optional<SourcePlace> place_of_code(const SubjectPart& code) {
   const FileContent content = read_regular_file(code.place, kLargest);
   if (!content.problem.empty()) return std::nullopt;
   std::string_view names = code.name;
-  names = names.substr(0, names.find('('));  // of a call what is called
+  names = names.substr(0, names.find('('));  // for a call, what is called
   std::optional<Definition> found;
   while (!names.empty()) {
     const std::string_view name = names.substr(0, names.find('.'));

@@ -1,4 +1,4 @@
-// Where a reader should look, as code hosts want to be told.
+// Says where a reader should look, as code hosts want to be told.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@ struct SourcePlace {
   int line = 1;
 };
 
-// The code under test where it lies in a Python file that the subject names and that can be read:
-// the `backward` of an autograd function, else where the function is defined. Else the place in the
-// scenario: the step that the first finding or the error blames, else what the file says of the
-// subject, else its first line.
+// Returns the code under test if it lies in a readable Python file that the subject names: the
+// `backward` of an autograd function, else where the function is defined. Otherwise returns the
+// place in the scenario: the step that the first finding or the error blames, else the subject's
+// entry, else the first line.
 SourcePlace place_of_case(const CaseResult&);
 
-// `file` relative to the folder `root`, with slashes, where it lies below it; else absolute.
+// Returns `file` relative to the folder `root`, with slashes, if it lies below it; else absolute.
 std::string path_below(const std::string& file, const std::string& root);
 
-// The case's id with its file below `root`: the same on every machine.
+// Returns the case's id with its file relative to `root`, which is the same on every machine.
 std::string id_below(const CaseResult&, const std::string& root);
 
 }  // namespace distgrad

@@ -19,7 +19,7 @@ std::size_t columns_of(int fd) {
   return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
-// Best effort: a status line that cannot be written is no reason to stop.
+// A status line that cannot be written is no reason to stop.
 void write_text(int fd, const std::string& text) {
   [[maybe_unused]] const ssize_t n = ::write(fd, text.data(), text.size());
 }

@@ -1,4 +1,4 @@
-// How the cases of a run add up, and the exit code they make.
+// Adds up the cases of a run, and makes its exit code.
 #pragma once
 
 #include <span>
@@ -11,12 +11,12 @@ namespace distgrad {
 // Counts one more case, as summary_of() does.
 void add_to(Summary&, const CaseResult&);
 
-// Each case counts once: skipped and disputed ones that the file does not expect there, all others
-// in as_expected, not_as_expected or broken. elapsed_s is left 0.
+// Counts each case once: skipped and disputed ones that the file does not expect as such, all
+// others in as_expected, not_as_expected or broken. elapsed_s stays 0.
 Summary summary_of(std::span<const CaseResult>);
 
-// Of not as expected, user's error (an invalid file) and broken the highest; where nothing ran
-// kNothingRan, unless `allow_empty`.
+// Returns the highest of not as expected, user's error (an invalid file) and broken. If nothing ran
+// it is kNothingRan, unless `allow_empty`.
 ExitCode exit_code_of(const Report&, bool allow_empty);
 
 }  // namespace distgrad

@@ -13,7 +13,7 @@ namespace distgrad {
 namespace {
 
 constexpr std::size_t kFoldAbove = 60;   // cases; a screen or two
-constexpr int kAlike = 3;                // of one finding, shown where cases are folded
+constexpr int kAlike = 3;                // of one finding, shown when cases are folded
 constexpr std::size_t kWidestName = 72;  // longer ones stick out rather than push all others away
 constexpr std::size_t kNamesAgain = 3;
 
@@ -39,7 +39,7 @@ std::string summary_text(const Report& report, const TextOptions& options) {
   if (sum.broken > 0) text += fmt::format(", {} broken", sum.broken);
   if (sum.skipped > 0) text += fmt::format(", {} skipped", sum.skipped);
   if (sum.disputed > 0) text += fmt::format(", {} disputed", sum.disputed);
-  std::set<std::string> invalid_files;  // one may have several problems
+  std::set<std::string> invalid_files;  // a file may have several problems
   for (const InvalidFile& f : report.invalid) invalid_files.insert(f.file);
   if (!invalid_files.empty())
     text += ", " + count_text(static_cast<long>(invalid_files.size()), "invalid file");
@@ -49,7 +49,7 @@ std::string summary_text(const Report& report, const TextOptions& options) {
   return text + (text.size() + again.size() < options.width ? " " : "\n") + again + "\n";
 }
 
-// What the reports leave unchecked, once for all cases it holds for.
+// Lists what the reports leave unchecked, once for all cases to which that applies.
 std::string notes_text(const Report& report, const TextOptions& options) {
   std::vector<std::pair<std::string, long>> counts;
   for (const CaseResult& r : report.cases) {
@@ -69,7 +69,7 @@ std::string notes_text(const Report& report, const TextOptions& options) {
   return out;
 }
 
-// The last line of a run with several failures: which they are, the most frequent first.
+// Writes the last line of a run with several failures: which they are, the most frequent first.
 template <class Failures>
 std::string by_finding(const Failures& failures, const TextOptions& options) {
   std::vector<std::pair<int, std::string>> counts;
@@ -140,7 +140,7 @@ bool TextReport::is_among_the_first(const CaseResult& wrong) {
   return ++alike.cases <= kAlike;
 }
 
-// How many more there are of each finding.
+// Says how many more there are of each finding.
 std::string TextReport::alike_lines() const {
   std::string out;
   for (const auto& [finding, alike] : failures_) {

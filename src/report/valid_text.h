@@ -1,4 +1,4 @@
-// Text that every reader takes, whatever a rank printed or a stranger named a file.
+// Makes text safe for every reader, whatever a rank printed or a stranger named a file.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace distgrad {
 
-// As on a terminal (base/visible_text.h): what would hide text or turn its direction in a page is
-// shown as its code, and nothing remains that XML 1.0 does not allow.
+// Works as on a terminal (base/visible_text.h): characters that would hide text or turn its
+// direction in a page are shown as their code, and nothing remains that XML 1.0 forbids.
 std::string valid_text(std::string_view text);
 
 }  // namespace distgrad

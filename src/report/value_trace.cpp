@@ -17,7 +17,7 @@ constexpr std::size_t kShownRanks = 16;
 constexpr std::int64_t kFirstElements = 6;
 constexpr std::size_t kShownRows = 200;  // steps
 constexpr std::size_t kLongestTitle = 400;
-// Cotangents come from two simulations in float64, which differ in the order of their sums at most.
+// Cotangents come from two float64 simulations, which differ only in the order of their sums.
 constexpr double kRoundings = 1e-10;
 
 std::string shown(const Array& array, int digits) {
@@ -39,7 +39,7 @@ bool differs(const Array& truth, const Array& seen, double slack) {
   return truth.shape() != seen.shape() || furthest_apart(truth, seen).distance > slack;
 }
 
-// As few digits as tell the element apart that is furthest off.
+// Returns as few digits as distinguish the element that is furthest off.
 int digits_for(const Array& truth, const Array& seen) {
   if (truth.shape() != seen.shape()) return 6;
   const std::int64_t i = furthest_apart(truth, seen).element;
@@ -78,7 +78,7 @@ std::vector<TraceCell> cells_of(const std::vector<Array>& truth, const std::vect
   return cells;
 }
 
-// What the forward pass of a right rank may be off by: a few roundings.
+// Returns how far the forward pass of a right rank may be off: a few roundings.
 double roundings_of(DType dtype) {
   return std::max(kRoundings, 8 * std::exp2(-traits(dtype).significand_bits));
 }
@@ -114,7 +114,7 @@ ValueTrace trace_of(const Explanation& e, DType dtype) {
   const double roundings = roundings_of(dtype);
   trace.ranks = shown_ranks(e, trace.world_size, roundings);
   for (const ExplainedValue& v : e.values) {
-    // The loss, which is the last, is where backward starts.
+    // The loss comes last; backward starts there.
     if (trace.rows.size() >= kShownRows && v.kind != ExplainedValue::Kind::kLoss && v.mark.empty())
       continue;
     if (!v.ranks_cotangent.empty()) trace.how_known = e.how_known;

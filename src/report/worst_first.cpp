@@ -25,13 +25,13 @@ double largest_element(const GradientComparison& g) {
   return largest;
 }
 
-// Relative to the input's largest element: beside its own, an element that is nearly zero would be
-// the worst of all.
+// Returns the error relative to the input's largest element. Relative to itself, an element near
+// zero would be the worst of all.
 double largest_error(const CaseResult& r) {
   double largest = 0;
   for (const GradientComparison& g : r.gradients) {
     if (g.equal) continue;
-    // Not a number sorts nowhere, and is as wrong as a gradient gets.
+    // NaN cannot be sorted, and is as wrong as a gradient gets.
     if (std::isnan(g.max_abs_error) || std::isnan(g.max_rel_error))
       return std::numeric_limits<double>::infinity();
     const double scale = largest_element(g);

@@ -1,4 +1,4 @@
-// Which cases a reader with little room must see.
+// Chooses the cases that a reader with little room must see.
 #pragma once
 
 #include <utility>
@@ -8,12 +8,12 @@
 
 namespace distgrad {
 
-// How bad it is, the larger the worse: broken above mismatch above all else, then the largest
-// error, relative to the input's largest element.
+// Returns how bad a case is, the larger the worse: broken above mismatch above all else, then the
+// largest error relative to the input's largest element.
 std::pair<int, double> badness(const CaseResult&);
 
-// Those that are broken or not as expected: broken ones, then mismatches, the largest relative
-// error first, then the others. Equal ones in the report's order.
+// Returns cases that are broken or not as expected: broken ones, then mismatches, the largest
+// relative error first, then the others. Equal ones keep the report's order.
 std::vector<const CaseResult*> worst_first(const Report&);
 
 }  // namespace distgrad

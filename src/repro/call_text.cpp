@@ -16,13 +16,13 @@ namespace {
 
 using Call = const CollectiveCall&;
 
-// An object of src/python/distgrad/ranks/collectives/ops.py.
+// Constructs an op of src/python/distgrad/ranks/collectives/ops.py.
 std::string op_text(Call call) {
   return camel_case(name_of(call.op)) +
          (call.op == ReduceOp::kPremulSum ? "(" + number_text(call.factor) + ")" : "()");
 }
 
-// As torch.distributed has it.
+// Spells the op as torch.distributed does.
 std::string torch_op_text(Call call) {
   if (call.op == ReduceOp::kPremulSum)
     return "dist._make_nccl_premul_sum(" + number_text(call.factor) + ")";
@@ -98,8 +98,8 @@ struct RuleText {
   std::string (*backward)(Call);
 };
 
-// A row a backward rule that some library has: the rule in src/rank/rules that has its name, on one
-// rank.
+// Has a row for each backward rule that some library uses: what the rule of that name in
+// src/rank/rules gives on one rank.
 constexpr auto kRules = std::to_array<RuleText>({
     {"native", adjoint},
     {"adjoint", adjoint},

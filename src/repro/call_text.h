@@ -1,4 +1,4 @@
-// One call with its options written into the text. Internal to this folder.
+// Writes the options of one call as Python text. Internal to this folder.
 #pragma once
 
 #include <string>
@@ -7,14 +7,14 @@
 
 namespace distgrad {
 
-// "op=Sum(), dim=0", each after a comma.
+// Returns for example ", op=Sum(), dim=0": a comma stands before each option.
 std::string options_text(const CollectiveCall&);
 
-// The same, with the op as a user of torch.distributed has it: "op=dist.ReduceOp.SUM".
+// Does the same, but spells the op as torch.distributed does: "op=dist.ReduceOp.SUM".
 std::string plain_options_text(const CollectiveCall&);
 
-// What a rank's backward gives by the rule (model/libraries.h): an expression of `g`, the
-// cotangent, and perhaps of `x`, `y`, `ctx` and `group`. Empty where there is none for it.
+// Returns what a rank's backward gives by the rule (model/libraries.h), as a Python expression of
+// the cotangent `g` and perhaps of `x`, `y`, `ctx` and `group`. Empty where the rule has no Python.
 std::string backward_text(const CollectiveCall&, const std::string& rule);
 
 }  // namespace distgrad

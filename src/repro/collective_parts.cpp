@@ -15,10 +15,10 @@
 namespace distgrad {
 namespace {
 
-// Of several definitions that differ, the later ones are numbered; equal ones are one.
+// Numbers the later ones of several different definitions of one name, and joins equal ones.
 class Definitions {
  public:
-  // `source` has $Name where the name stands.
+  // `source` has $Name in place of the name.
   std::string add(const std::string& name, const std::string& source) {
     const auto known =
         std::find_if(all_.begin(), all_.end(), [&](const auto& d) { return d.source == source; });
@@ -58,7 +58,7 @@ std::string source_of_subject(const std::string& subject) {
   return "";
 }
 
-// What backward asks for: "x, y".
+// Returns which tensors backward uses, such as "x, y".
 std::string saved(const std::set<std::string>& words) {
   std::string names = words.contains("x") ? "x" : "";
   if (words.contains("y")) names += names.empty() ? "y" : ", y";
@@ -99,7 +99,7 @@ std::string function_class(const CollectiveCall& call, const std::string& subjec
   return text + "\n    @staticmethod\n    def backward(ctx, g):\n" + indented_python(backward, 2);
 }
 
-// The call of a function, up to where its operand stands.
+// Writes the call of a function up to where its operand stands.
 std::string called(const std::string& function, const std::string& around,
                    const CollectiveCall& call) {
   if (around == "compile") return "compiled(" + function + ")(";
@@ -113,7 +113,7 @@ std::string foreign_function(const CollectiveCall& call, const std::string& body
                      call.group.empty() ? "" : ", group", indented_python(body, 1));
 }
 
-// Torch's version decides some rows.
+// Takes torch's version into account, which decides some rows.
 std::string rule_for(const std::string& subject, const CollectiveCall& call) {
   const auto rule = rule_of(subject, call.kind, call.op, kTorchVersion);
   if (rule) return std::string(*rule);
@@ -126,7 +126,7 @@ std::string operand_text(const std::string& text, bool attach, bool depends) {
   return depends ? "attached(" + text + ")" : "(" + text + ").detach()";
 }
 
-// What the real run is written of.
+// Writes the calls of collectives in the real run.
 class RealCalls {
  public:
   RealCalls(const ReproCase& repro, bool attach) : repro_(repro), attach_(attach) {}

@@ -1,4 +1,4 @@
-// The files, embedded when built (tools/cmake/embed.cmake).
+// Holds the Python files that the build embeds (tools/cmake/embed.cmake).
 #pragma once
 
 #include <string_view>

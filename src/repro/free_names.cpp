@@ -1,4 +1,4 @@
-// Names of the user's that the script needs for itself are exchanged.
+// Renames those of the user's names that the script needs itself.
 #include <algorithm>
 #include <set>
 

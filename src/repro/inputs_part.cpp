@@ -1,4 +1,4 @@
-// inputs(): the values of the leaves, before any rank has its share of them.
+// Writes inputs(): the values of the leaves before each rank takes its share.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +12,9 @@ namespace distgrad {
 namespace {
 
 constexpr std::int64_t kMostLiterals =
-    64;  // random numbers that are written out, all ranks together
+    64;  // most random numbers that are written out, over all ranks
 
-// The sizes where they are all numbers.
+// Returns the shape where all sizes are numbers.
 std::optional<Shape> known_shape(const RandomSpec& spec) {
   Shape shape;
   for (const auto& entry : spec.shape) {
@@ -53,7 +53,7 @@ std::string generator_call(const RandomSpec& spec, const std::string& name, bool
                      local ? fmt::format("f\"{}{{rank}}\"", key) : string_literal(key));
 }
 
-// A tensor that is too long for a line, a row a line.
+// Breaks a tensor that is too long for one line into one line for each row.
 std::string in_rows(std::string line) {
   const std::size_t begin = line.find("torch.tensor([[");
   if (line.size() <= 100 || line.find('\n') + 1 != line.size() || begin == std::string::npos)
@@ -66,7 +66,7 @@ std::string in_rows(std::string line) {
     depth += line[i] == '[' ? 1 : line[i] == ']' ? -1 : 0;
     if (depth == 0 && line[i] == ',') {
       out += ",\n        ";
-      ++i;  // the space
+      ++i;  // skips the space behind the comma
     } else {
       out += line[i];
     }
@@ -83,7 +83,7 @@ std::string listed(const std::vector<std::string>& items) {
   return line.size() < 80 ? "[" + line + "]" : "[\n" + lines + "    ]";
 }
 
-// An expression may be a number.
+// Converts, as an expression may give a number.
 std::string as_tensor(const std::string& text) {
   return text.starts_with("torch.") ? text : "torch.as_tensor(" + text + ")";
 }
@@ -118,7 +118,7 @@ std::string value_of(const Input& input, const std::string& name, const Program&
   return listed(items);
 }
 
-// "tp_rank = [0, 1]": by rank, for the comprehensions.
+// Writes, for the comprehensions, lists over the ranks such as "tp_rank = [0, 1]".
 std::string group_lists(const Program& program, const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) {

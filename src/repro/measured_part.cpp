@@ -1,5 +1,5 @@
-// The truth of a program that calls code of which only the ranks' forward run is known: central
-// differences of that.
+// Writes the truth of a program that calls code of which only the ranks' forward run is known, as
+// central differences of that run.
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@
 namespace distgrad {
 namespace {
 
-// As the ranks look at no more one by one, either (src/python/distgrad/ranks/differences.py).
+// The ranks, too, measure no more elements one by one (src/python/distgrad/ranks/differences.py).
 constexpr std::size_t kMostElements = 256;
 
 std::size_t elements_of(const Simulation& simulation) {
@@ -37,7 +37,7 @@ void check_measurable(const ReproCase& repro) {
                                 what, count, kMostElements));
 }
 
-// The ranks' losses where the inputs have other values.
+// Writes the function that returns the ranks' losses at other values of the inputs.
 std::string losses_at(const Program& program) {
   std::string text = fmt::format(
       "def losses_at(rank{}):\n    \"\"\"The ranks' losses, in float64, where the inputs have "

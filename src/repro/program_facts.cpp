@@ -12,7 +12,7 @@
 namespace distgrad {
 namespace {
 
-// Where ranks may take different ways, or a value leaves the graph.
+// Returns whether ranks may take different ways here, or a value may leave the graph.
 bool has_choice(const Syntax& node) {
   using Kind = Syntax::Kind;
   if (node.kind == Kind::kConditional ||

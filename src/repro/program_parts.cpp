@@ -1,4 +1,4 @@
-// The program on one rank, for real.
+// Writes the program of one rank in the real run.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,7 +15,7 @@
 namespace distgrad {
 namespace {
 
-// Every rank's loss has a backward, whatever the subject makes of the graph.
+// Returns whether every rank's loss has a backward, whatever the subject makes of the graph.
 bool is_always_differentiable(const ReproCase& repro, const Program& program) {
   return depend_on_gradient(program).back() && !may_part_ways(program) &&
          !inner_of_gradient_norm(program.loss.text) && repro.foreign.calls.empty() &&
@@ -23,7 +23,7 @@ bool is_always_differentiable(const ReproCase& repro, const Program& program) {
          std::ranges::none_of(parts_of(repro.which.subject), &SubjectPart::is_in_place);
 }
 
-// The input's sync, after backward.
+// Writes the input's sync, which runs after backward.
 std::string after_backward(const Program& program, const Input& input) {
   std::string text;
   const auto all_reduce = [&](const std::string& group, std::size_t size, bool mean) {
@@ -45,7 +45,7 @@ std::string after_backward(const Program& program, const Input& input) {
   return text;
 }
 
-// The call of backward on the loss, by the weight that the rank gives it.
+// Writes the call of backward on the loss with the weight that the rank gives it.
 std::string backward_call(const std::vector<double>& weights, int world_size) {
   const auto all_are = [&](double value) {
     return std::all_of(weights.begin(), weights.end(), [&](double w) { return w == value; });
@@ -55,8 +55,8 @@ std::string backward_call(const std::vector<double>& weights, int world_size) {
   return fmt::format("(loss * {}[rank]).backward()", list_literal(weights));
 }
 
-// The forward run, as the subject's mode has it. Under a checkpoint the program runs again in
-// backward, where the default dtype is that of other code.
+// Writes the forward run in the subject's mode. Under a checkpoint the program runs again in
+// backward, where other code has set the default dtype.
 std::string forward_lines(const ReproCase::Foreign& foreign, const std::string& arguments) {
   const std::string program = foreign.has_code() ? "default_dtype(dtype)(program)" : "program";
   if (foreign.mode == "autocast")
@@ -68,7 +68,7 @@ std::string forward_lines(const ReproCase::Foreign& foreign, const std::string& 
   return fmt::format("    loss = {}({})\n", program, arguments);
 }
 
-// The rank's leaves, from inputs().
+// Makes the rank's leaves from inputs().
 std::string leaves_of_rank(const Program& program) {
   std::string text = fmt::format("    {} = inputs()\n", names_of(program.inputs));
   for (const Input& input : program.inputs)
@@ -78,7 +78,7 @@ std::string leaves_of_rank(const Program& program) {
   return text;
 }
 
-// Led by every collective that it depends on, where that does not happen by itself.
+// Leads backward through every collective that the loss depends on, where it might miss one.
 std::string led_by_all(const std::string& loss, const std::vector<std::string>& reached,
                        bool attach) {
   if (!attach || reached.empty()) return loss;
@@ -98,11 +98,11 @@ std::string loss_text(const Program& program, bool attach) {
   return led_by_all(norm, reached, attach);
 }
 
-// A step that calls the user's code, which gets copies of what other steps see: it may work in
-// place.
+// Writes a step that calls the user's code, which gets copies of what other steps see, as it may
+// work in place.
 std::string code_call(const ReproCase& repro, const Program& program, std::size_t i, bool attach) {
   std::map<std::string, bool>
-      tensors;  // by name, whether it depends on an input that requires grad
+      tensors;  // by name: whether it depends on an input that requires grad
   const std::vector<bool> on_gradient = depend_on_gradient(program);
   for (const Input& input : program.inputs) tensors[input.name] = input.requires_grad;
   for (std::size_t s = 0; s < i; ++s) tensors[program.steps[s].name] = on_gradient[s];
@@ -115,12 +115,12 @@ std::string code_call(const ReproCase& repro, const Program& program, std::size_
       arguments.push_back((attach && tensor->second ? "attached(" + text + ")" : text) +
                           ".clone()");
   }
-  const std::string& step = repro.program.steps[i].name;  // as it was before any renaming
+  const std::string& step = repro.program.steps[i].name;  // the name before any renaming
   return fmt::format("plainly({})({})", repro.foreign.functions.at(step).name,
                      fmt::join(arguments, ", "));
 }
 
-// What happens to the gradients after backward, and the dict of them that is returned.
+// Writes what happens to the gradients after backward, and the dict of them that is returned.
 std::string gradients_of_rank(const Program& program, const std::vector<double>& divisors) {
   std::string text, gradients;
   for (std::size_t i = 0; i < program.inputs.size(); ++i) {
@@ -128,7 +128,7 @@ std::string gradients_of_rank(const Program& program, const std::vector<double>&
     if (!input.requires_grad) continue;
     text += after_backward(program, input);
     std::string gradient = input.name + ".grad";
-    if (divisors[i] != 1) {  // another input's sync divides, so that the loss does not
+    if (divisors[i] != 1) {  // another input's sync divides, so the loss does not
       text += fmt::format(
           "    {0}_gradient = None if {0}.grad is None else {0}.grad.double() / {1}  # as the "
           "others' sync does\n",

@@ -16,7 +16,7 @@ bool continues_word(char c) {
   return begins_word(c) || std::isdigit(static_cast<unsigned char>(c));
 }
 
-// The word at `at`; empty where none begins there.
+// Returns the word at `at`; empty where none begins there.
 std::string_view word_at(std::string_view text, std::size_t at) {
   std::size_t end = at;
   if (end < text.size() && begins_word(text[end]))
@@ -24,7 +24,7 @@ std::string_view word_at(std::string_view text, std::size_t at) {
   return text.substr(at, end - at);
 }
 
-// What a line at the left margin defines; empty: nothing.
+// Returns the name that a line at the left margin defines; empty where it defines nothing.
 std::string_view defined_name(std::string_view line) {
   for (const std::string_view keyword : {"def ", "class "})
     if (line.starts_with(keyword)) return word_at(line, keyword.size());
@@ -32,7 +32,7 @@ std::string_view defined_name(std::string_view line) {
   return line.substr(name.size()).starts_with(" = ") ? name : std::string_view();
 }
 
-// Past the string that begins at `at`.
+// Returns the position behind the string that begins at `at`.
 std::size_t end_of_string(std::string_view text, std::size_t at) {
   const std::string_view quotes =
       text.substr(at).starts_with(kQuotes) ? kQuotes : text.substr(at, 1);
@@ -48,9 +48,9 @@ std::string without_blank_end(std::string text) {
 
 std::vector<Definition> parsed(std::string_view text) {
   std::vector<Definition> all;
-  bool inside = false;  // of a definition
+  bool inside = false;  // whether the line belongs to a definition
   while (!text.empty()) {
-    if (text.starts_with(kQuotes)) {  // what a file is for
+    if (text.starts_with(kQuotes)) {  // the file's docstring
       text.remove_prefix(end_of_string(text, 0));
       inside = false;
     }
@@ -61,7 +61,7 @@ std::vector<Definition> parsed(std::string_view text) {
     if (at_margin) {
       const std::string_view name = defined_name(line);
       inside = !name.empty();
-      // Autograd calls the methods of its Functions itself.
+      // Autograd calls the methods of its Functions itself, so those classes stay whole.
       const bool prunable = line.starts_with("class ") && line.find('.') == std::string_view::npos;
       if (inside) all.push_back({std::string(name), "", prunable});
     }

@@ -1,6 +1,6 @@
-// The Python that scripts paste from as it stands: the collectives of the ranks in Python
-// (src/python/distgrad/ranks/collectives) and the files of script/, embedded when built. Internal
-// to this folder.
+// Collects the Python that scripts paste unchanged: the collectives of the ranks in Python
+// (src/python/distgrad/ranks/collectives) and the files of script/, all embedded when built.
+// Internal to this folder.
 #pragma once
 
 #include <set>
@@ -10,17 +10,18 @@
 
 namespace distgrad {
 
-// A function, a class or an assignment at the left margin, without decorators; ends with a newline.
+// Holds a function, a class or an assignment at the left margin, without decorators. The source
+// ends with a newline.
 struct Definition {
   std::string name;
   std::string source;
-  bool has_methods = false;  // of which a script needs those alone that it calls
+  bool has_methods = false;  // a script needs only those methods that it calls
 };
 
-// All there are, in the order of their files.
+// Returns all definitions in the order of their files.
 const std::vector<Definition>& definitions();
 
-// The words of a piece of Python that are names, none of comments and strings. Those behind a dot
+// Holds the words of a piece of Python, without those in comments and strings. Words after a dot
 // are attributes.
 struct Words {
   std::set<std::string> names, attributes;
@@ -29,17 +30,17 @@ struct Words {
   void add(std::string_view python);
 };
 
-// A class without the methods that are nobody's attributes.
+// Returns the class without the methods that are not among `attributes`; "__" methods always stay.
 std::string with_methods(const Definition&, const std::set<std::string>& attributes);
 
-// Collects what a script pastes, each once.
+// Collects the definitions that a script pastes, each once.
 class Pasted {
  public:
-  // The definition of this name; empty where there is none, or it has been taken.
+  // Returns the definition of this name; empty where there is none or it was already taken.
   std::string take(const std::string& name);
 
-  // The others that `script` names, and those that these name; in the order of their files. Of
-  // classes the methods that somebody calls.
+  // Returns the remaining definitions that `script` names, and those that these name, in the order
+  // of their files. Classes keep only the methods that are called.
   std::vector<std::string> take_named_in(const std::string& script);
 
  private:

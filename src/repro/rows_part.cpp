@@ -1,4 +1,4 @@
-// What is compared with what.
+// Writes what is compared with what.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -13,7 +13,7 @@
 namespace distgrad {
 namespace {
 
-// Every rank's gradient with `truth`, a Python expression of `rank`.
+// Compares every rank's gradient with `truth`, a Python expression of `rank`.
 std::string row_of_each_rank(const std::string& name, const std::string& truth,
                              const std::string& bound) {
   return fmt::format(
@@ -22,7 +22,7 @@ std::string row_of_each_rank(const std::string& name, const std::string& truth,
       name, truth, bound);
 }
 
-// Where the piece lies in the whole: "slice(0, 2), "; nothing for all of it.
+// Returns the piece's slices in the whole, such as "slice(0, 2), "; empty where it is the whole.
 std::string place_of(const Piece& piece, const Shape& full) {
   std::string place;
   for (std::size_t d = 0; piece.extent != full && d < full.size(); ++d)
@@ -30,7 +30,7 @@ std::string place_of(const Piece& piece, const Shape& full) {
   return place;
 }
 
-// The ranks' gradients joined or summed before they are compared.
+// Joins or sums the ranks' gradients before they are compared.
 std::string row_of(const Part& part, const Shape& full, const std::string& name,
                    const std::string& bound) {
   std::vector<std::string> pieces;
@@ -62,9 +62,9 @@ std::string rows_of(const Program& program, const Input& input, const Shape& ful
   return text;
 }
 
-// One number for all elements. Where all are within theirs it is the largest, so that another order
-// of a sum on another machine accuses nobody; else that of the element that is furthest off, so
-// that the bound of another does not hide it.
+// Returns one bound for all elements. Where all elements are within their bounds it is the largest
+// one, so that another order of a sum on another machine accuses nobody. Otherwise it is that of
+// the element that is furthest off, so that a larger bound does not hide it.
 double bound_of(const GradientComparison& compared) {
   double bound = compared.bound;
   if (!compared.equal) return bound;
@@ -81,11 +81,11 @@ std::string rows_part(const ReproCase& repro, const Program& program) {
       "def rows(gradients, true):\n"
       "    \"\"\"What is compared: input, where, observed (of `gradients` by rank), the truth, the "
       "bound on the rounding error.\"\"\"\n";
-  std::size_t g = 0;  // of the inputs that require grad
+  std::size_t g = 0;  // index among the inputs that require grad
   for (const Input& input : program.inputs) {
     if (!input.requires_grad) continue;
-    // Of a case that fails there is no comparison; the truth is known all the same.
-    // A truth that the script measures again is off by as much.
+    // A case that fails has no comparison, yet its truth is known. A truth that the script measures
+    // again is off by as much again.
     const double measured = needs_differences(program.steps) ? 2 : 1;
     const std::string bound = number_literal(
         g < repro.result.gradients.size() ? measured * bound_of(repro.result.gradients[g]) : 0.0);

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     raise SystemExit(main())
 )";
 
-// What happens on every rank.
+// Writes what happens on every rank.
 std::string run_part(bool connects, bool measures, bool guards) {
   return fmt::format(
       R"(def run(rank):
@@ -97,7 +97,7 @@ std::string groups_text(const Program& program, const std::string& used,
   return text.empty() ? "" : kConnect + text;
 }
 
-// The functions of collectives by name that `text` names: what is under test, or the truth.
+// Returns the collectives' functions that `text` names: those under test, or those of the truth.
 std::vector<std::string> collectives_named(Pasted& pasted, const std::string& text) {
   const std::set<std::string> words = Words(text).names;
   std::vector<std::string> sources;
@@ -109,7 +109,7 @@ std::vector<std::string> collectives_named(Pasted& pasted, const std::string& te
   return sources;
 }
 
-// What the script names of torch's and Python's own.
+// Imports the modules of torch and Python that the script names.
 std::string imports_part(const ReproCase& repro, const std::set<std::string>& words) {
   std::string text;
   for (const char* module : {"functools", "math", "os", "random", "sys", "time"})
@@ -195,7 +195,7 @@ std::string repro_script(const ReproCase& repro) {
                     rows = rows_part(repro, program), observed = observed_part(repro, program);
   const std::string connect = groups_text(
       program, joined({joined(calls.definitions), run, observed}), repro.foreign.setups);
-  // What a reader wants first stands first.
+  // The script begins with what a reader wants first.
   Pasted pasted;
   std::vector<std::string> parts = calls.definitions;
   const auto add = [&](const std::string& part) { parts.push_back(part); };

@@ -1,4 +1,5 @@
-// The truth: the program on all ranks in one process; and what the file states beside it.
+// Writes the truth, which runs the program of all ranks in one process, and the guards: what the
+// file states beside it.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -16,7 +17,7 @@
 namespace distgrad {
 namespace {
 
-// A name or a call, behind which an attribute may stand.
+// Returns whether the text is a name, a call or a subscript, which an attribute may follow.
 bool binds_tightly(const std::string& text) {
   try {
     const Syntax::Kind kind = parse_expression(text)->kind;
@@ -27,7 +28,7 @@ bool binds_tightly(const std::string& text) {
   }
 }
 
-// The leaves of one graph for all ranks, and `leaves`, by name those whose gradients are wanted.
+// Makes the leaves of one graph for all ranks, and `leaves`: by name, those that need gradients.
 std::string leaf_lines(const Program& program) {
   std::string text = fmt::format("    {} = inputs()\n", names_of(program.inputs)), leaves;
   for (const Input& input : program.inputs) {
@@ -42,7 +43,7 @@ std::string leaf_lines(const Program& program) {
   return text + fmt::format("    leaves = {{{}}}\n", leaves);
 }
 
-// Lists over the ranks of what they hold of the leaves.
+// Makes lists over the ranks of what each holds of the leaves.
 std::string held_lines(const Program& program) {
   std::string text;
   for (const Input& input : program.inputs) {
@@ -55,14 +56,14 @@ std::string held_lines(const Program& program) {
   return text;
 }
 
-// The values of an expression on all ranks. `by_rank`: the names that are lists over the ranks by
+// Returns an expression's values on all ranks. `by_rank` names the variables that are such lists by
 // then.
 std::string values_by_rank(const std::string& expression, const std::vector<std::string>& by_rank) {
   if (std::find(by_rank.begin(), by_rank.end(), expression) != by_rank.end()) return expression;
   return "[" + expression + " " + over_ranks(expression, by_rank) + "]";
 }
 
-// The step's values on all ranks; `code` is the function of a step that calls code.
+// Returns the step's values on all ranks. `code` is the function of a step that calls code.
 std::string simulated_value(const Step& step, const std::string& code,
                             const std::vector<std::string>& by_rank) {
   if (step.code()) {
@@ -150,7 +151,7 @@ double largest(const std::vector<Gradient>& bounds, const std::string& input) {
   return most;
 }
 
-// Yields rows for each gradient of `other` (Python, by input), called `where`.
+// Yields rows that compare each gradient with that of `other` (Python, by input), called `where`.
 std::string guard_rows(const ReproCase& repro, const Program& program, const std::string& other,
                        const char* where, const std::vector<std::string>& inputs) {
   std::string text;
@@ -178,7 +179,7 @@ std::string one_device(const Program& program) {
   for (const Step& step : single.steps) texts.push_back(texts_of(step));
   texts.push_back(single.loss.text);
   for (const std::string& name :
-       group_names_used(program, texts))  // sizes: ranks have no name here
+       group_names_used(program, texts))  // only sizes, as ranks have no name here
     text += fmt::format("    {} = {}\n", name, group_of_name(program, name)->partition[0].size());
   for (const Step& step : single.steps)
     text += fmt::format("    {} = {}\n", step.name, texts_of(step));
@@ -188,7 +189,7 @@ std::string one_device(const Program& program) {
                     single.loss.text);
 }
 
-// The loss and the gradients of the one-device program.
+// Compares the loss and the gradients with those of the one-device program.
 std::string one_device_guards(const ReproCase& repro, const Program& program) {
   double bound = repro.simulation.single_loss_bound +
                  1e-14 * std::abs(repro.simulation.single_loss.value_or(0));
@@ -208,7 +209,7 @@ std::string one_device_guards(const ReproCase& repro, const Program& program) {
   return text + guard_rows(repro, program, "single", "one device", names);
 }
 
-// The file's truth in numbers, as the simulator evaluated it.
+// Compares with the file's truth in numbers, as the simulator evaluated it.
 std::string file_truth(const ReproCase& repro, const Program& program) {
   std::string text =
       "def guards(losses, true):\n    \"\"\"What the program gives (as observed) beside the truth "

@@ -27,7 +27,7 @@ const std::vector<std::string>& field_names() {
   return all;
 }
 
-// A field begins at one of these words and '='; empty where none begins here.
+// Returns the field name that begins here, followed by '=', or "".
 std::string_view field_at(std::string_view text) {
   for (const std::string& name : field_names())
     if (text.starts_with(name) && text.size() > name.size() && text[name.size()] == '=')
@@ -87,7 +87,7 @@ std::string subject_of(const std::string& text) {
   return text;
 }
 
-// Whether a subject begins here, of which a file's name has nothing alike: "KIND=", "python:",
+// Returns true if a subject begins here, in a way no file's name does: "KIND=", "python:",
 // "library:", or a built-in name.
 bool begins_subject(std::string_view text) {
   if (text.starts_with("python:") || text.starts_with("library:")) return true;
@@ -100,7 +100,7 @@ bool begins_subject(std::string_view text) {
                      [&](const SubjectRow& row) { return row.name == word; });
 }
 
-// At the commas that a subject stands behind: a file's name may have others.
+// Splits only at commas before a subject, since a file's name may have others.
 std::vector<std::string> split_subjects(std::string_view text) {
   const std::string plain = without_calls(text);
   std::vector<std::string> parts;
@@ -115,8 +115,8 @@ std::vector<std::string> split_subjects(std::string_view text) {
   return parts;
 }
 
-// "python:f.py:g,torchnn": a comma in the name of a function can only stand before a subject that
-// is misspelt.
+// Refuses "python:f.py:g,torchnn". A comma in the name of a function can only come before a
+// misspelt subject.
 void refuse_comma_in_name(std::string_view subject) {
   const std::string plain = without_calls(subject);
   const std::size_t colon = plain.rfind(':');
@@ -127,7 +127,7 @@ void refuse_comma_in_name(std::string_view subject) {
   if (const std::string why = problem_with_subject(rest); !why.empty()) throw UserError(why);
 }
 
-// A ':' after which fields of a case begin. A path that has one itself wins where it exists.
+// Finds the ':' after which fields of a case begin. If a path that itself has one exists, it wins.
 std::size_t find_fields(std::string_view text) {
   std::size_t first = std::string_view::npos;
   for (std::size_t colon = text.find(':'); colon != std::string_view::npos;
@@ -140,7 +140,8 @@ std::size_t find_fields(std::string_view text) {
   return first;
 }
 
-// "file.json:sbject=torch_nn", where file.json exists: a misspelt field rather than a path.
+// Refuses "file.json:sbject=torch_nn" if file.json exists: that is a misspelt field rather than a
+// path.
 void refuse_misspelt_field(std::string_view text) {
   std::error_code ignored;
   for (std::size_t colon = text.find(':'); colon != std::string_view::npos;
@@ -155,7 +156,7 @@ void refuse_misspelt_field(std::string_view text) {
   }
 }
 
-// Where the next ",FIELD=" begins: commas may stand in values.
+// Returns where the next ",FIELD=" begins. Values may contain commas.
 std::size_t end_of_field(std::string_view fields) {
   const std::string plain = without_calls(fields);
   for (std::size_t comma = plain.find(','); comma != std::string::npos;

@@ -24,7 +24,7 @@ bool has(const std::vector<T>& list, const T& value) {
   return std::find(list.begin(), list.end(), value) != list.end();
 }
 
-// By axis, the command line's order of axes means nothing.
+// Puts axes in mesh order, since the command line's order means nothing.
 Objective in_mesh_order(Objective objective, const Scenario& scenario) {
   const auto place = [&](const std::string& axis) {
     return std::find_if(scenario.mesh.begin(), scenario.mesh.end(),
@@ -53,7 +53,8 @@ Expectation expectation_of(const Case& which, std::string_view torch_version) {
   return {};
 }
 
-// Numbers that hold for one world size; closed forms, "nan" and "inf" among them, serve every one.
+// Returns true for numbers that hold for one world size only. Closed forms, "nan" and "inf" among
+// them, serve every one.
 bool is_figure(const Program::Truth& truth) {
   if (std::holds_alternative<Expression>(truth.value)) return false;
   const auto* full = std::get_if<Array>(&truth.value);
@@ -64,7 +65,7 @@ bool is_pinned_for_another_world(const Expectation& expectation) {
   return !expectation.gradients.empty() && !(expectation.when && expectation.when->world_size);
 }
 
-// What of the file does not apply is taken out, and said.
+// Removes what does not apply from the case, and notes it.
 void leave_out_what_does_not_apply(Case& which) {
   const Scenario& scenario = *which.scenario;
   if (which.objective_overridden) {
@@ -108,7 +109,7 @@ std::string why_impossible(const Case& which, const Overrides& overrides) {
   return usual || !overrides.why_unavailable ? std::string() : overrides.why_unavailable(which);
 }
 
-// Only what varies in the file or was given on the command line.
+// Names only what varies in the file or was given on the command line.
 std::string id_of(const Case& which, const Overrides& overrides) {
   const Scenario& scenario = *which.scenario;
   std::string id = scenario.file;
@@ -149,14 +150,14 @@ std::vector<std::string> subjects_of(const Scenario& scenario) {
   return names;
 }
 
-// One entry without a name for the default interpreter, and for what needs none.
+// Returns one entry without a name for the default interpreter, or if none is needed.
 std::vector<std::string> pythons_for(const Case& which, const Overrides& overrides) {
   const bool one = overrides.pythons.size() == 1 || has_python_ranks(which);
   return one && !overrides.pythons.empty() ? overrides.pythons : std::vector<std::string>{""};
 }
 
-// Those asked for that the backend takes; where it takes none of them, the first, so that the case
-// is skipped and not missing.
+// Returns the devices asked for that the backend takes. If it takes none, returns the first, so
+// that the case is skipped and not missing.
 std::vector<std::string> devices_for(const std::string& backend, const Overrides& overrides) {
   const BackendRow* row = backend_named(backend);
   if (overrides.devices.empty() || !row) return {std::string(row ? row->devices[0] : "cpu")};
@@ -166,7 +167,7 @@ std::vector<std::string> devices_for(const std::string& backend, const Overrides
   return taken.empty() ? std::vector<std::string>{overrides.devices.front()} : taken;
 }
 
-// What varies beside the objective.
+// Holds what varies beside the objective.
 struct Transport {
   std::string backend;
   std::string device;
@@ -180,12 +181,12 @@ std::vector<Transport> transports_for(const Scenario& scenario, const Overrides&
   return transports;
 }
 
-// A file lies where the scenario does, whatever the working directory is.
+// Resolves a file beside the scenario, whatever the working directory is.
 std::string beside(const std::string& scenario, const std::string& code) {
   const SubjectPart part = read_part(code);
   if (!part.is_file()) return code;
-  const auto path = std::filesystem::path(scenario).parent_path() /
-                    part.place;  // or that alone, where it is absolute
+  // An absolute path stays.
+  const auto path = std::filesystem::path(scenario).parent_path() / part.place;
   return "python:" + path.lexically_normal().string() + ":" + part.name;
 }
 

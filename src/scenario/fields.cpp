@@ -181,8 +181,8 @@ std::optional<double> non_finite_word(const JsonValue& value) {
 
 namespace {
 
-// Fills in the elements below `value`, which must have the shape from `depth` on; false and a
-// problem where not.
+// Fills in the elements below `value`, which must have the shape from `depth` on. Otherwise returns
+// false and adds a problem.
 bool read_elements(const JsonValue& value, const Shape& shape, std::size_t depth,
                    std::vector<double>& elements, Problems& problems) {
   if (depth < shape.size()) {

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// `distgrad init` writes the schema of scenarios beside them, where editors find it.
+// Returns true for schemas, which `distgrad init` writes beside scenarios, where editors find them.
 bool is_schema(const fs::path& file) { return file.stem().extension() == ".schema"; }
 
 std::vector<fs::path> scenarios_below(const fs::path& folder) {

@@ -8,10 +8,10 @@
 
 namespace distgrad {
 
-// Each PATH is a file, a folder (all *.json below it, sorted by path; links to folders are not
-// followed) or the name of cases. The same file named twice in the same way comes once. A path that
-// does not exist is passed on: load_scenario() tells it like any other bad file, and the good ones
-// beside it still run. Throws UserError for a misspelt field and a folder that cannot be read.
+// Takes files, folders (all *.json below, sorted by path; links to folders are not followed) and
+// names of cases. A file named twice in the same way comes once. A path that does not exist is
+// passed on, so that load_scenario() reports it and the good files still run. Throws UserError for
+// a misspelt field and a folder that cannot be read.
 std::vector<CaseSelection> find_scenarios(const std::vector<std::string>& paths);
 
 }  // namespace distgrad

@@ -16,7 +16,7 @@ std::string lines_of(const std::vector<InvalidFile>& problems) {
   return lines;
 }
 
-// What a stranger wrote begins no line.
+// Puts bars before a stranger's text, so that it begins no line.
 std::string behind_bars(std::string_view text) {
   std::string out;
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// What is wrong with a scenario file, said at once for all that can be said independently.
+// Says everything that is wrong with a scenario file and can be found independently.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ class InvalidScenario : public UserError {
   std::vector<InvalidFile> problems_;
 };
 
-// file:line:column: pointer: message
+// Returns "file:line:column: pointer: message".
 std::string line_of(const InvalidFile&);
 
 }  // namespace distgrad

@@ -15,14 +15,14 @@ namespace {
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// The run of characters that a person would call the word at this place.
+// Returns what a person would call the word at this place.
 std::string_view word_at(std::string_view text, std::size_t at) {
   constexpr std::string_view kEnd = " \t\r\n,:[]{}\"";
   const std::size_t end = std::min(text.find_first_of(kEnd, at), text.size());
   return text.substr(at, std::max<std::size_t>(end - at, 1));
 }
 
-// What stands between the quotes of the text that begins here, as written.
+// Returns what is between the quotes of the text that begins here, as written.
 std::string_view text_at(std::string_view text, std::size_t at) {
   return text.substr(at + 1, text.find('"', at + 1) - at - 1);
 }
@@ -44,7 +44,7 @@ std::string about_number(std::string_view word) {
       printable(word));
 }
 
-// What a word that is no JSON value was probably meant to be; empty where nobody knows.
+// Says what a word that is no JSON value was probably meant to be, or "" if unknown.
 std::string about_word(std::string_view word) {
   struct Meant {
     std::string_view word, instead;
@@ -73,7 +73,8 @@ std::string about_word(std::string_view word) {
   return {};
 }
 
-// nlohmann's words for what is wrong inside a text, without its prefix and the text read so far.
+// Returns nlohmann's message about the inside of a text, without its prefix and the text read so
+// far.
 std::string about_text(const std::string& parser_message) {
   const std::size_t begin = parser_message.find("invalid string: ");
   if (begin == std::string::npos) return "this text is not well formed";
@@ -131,7 +132,7 @@ SyntaxExplanation explain(const SyntaxError& error) {
   const auto colons = std::count(gap.begin(), gap.end(), ':');
   if (at >= error.text.size()) return {error.text.size(), about_end(error)};
 
-  // A number that goes on after its end, as 01 and 0x10 do, is one word to a person.
+  // A number that goes on after its end, such as 01 or 0x10, is one word to a person.
   if (gap.empty() && at > 0 && is_digit(error.text[at - 1]) &&
       !std::ispunct(static_cast<unsigned char>(error.text[at]))) {
     const std::size_t begin = error.text.find_last_of(" \t\r\n,:[]{}\"", at) + 1;

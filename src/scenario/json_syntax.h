@@ -1,4 +1,4 @@
-// Says in a person's words what is wrong where a JSON parser gave up.
+// Explains to a person what is wrong where a JSON parser gave up.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ struct SyntaxError {
   int container_line = 0;        // where it begins
   bool after_key = false;        // the last good token is a key
   bool container_empty = false;  // no good token in it so far
-  std::string parser_message;    // the parser's own words, for what is wrong inside a text
+  std::string parser_message;    // the parser's message, for problems inside a text
 };
 
 struct SyntaxExplanation {
@@ -23,10 +23,10 @@ struct SyntaxExplanation {
 
 SyntaxExplanation explain(const SyntaxError&);
 
-// Where the JSON number that begins at `at` ends.
+// Returns where the JSON number that begins at `at` ends.
 std::size_t end_of_number(std::string_view text, std::size_t at);
 
-// Where the next token begins: after white space, commas and colons.
+// Returns where the next token begins, after white space, commas and colons.
 std::size_t next_token(std::string_view text, std::size_t from);
 
 }  // namespace distgrad

@@ -12,8 +12,8 @@
 
 namespace distgrad {
 
-// nlohmann's parser checks the grammar and decodes texts; it gives no positions, so the builder
-// follows it through the text token by token.
+// Builds the tree. nlohmann's parser checks the grammar and decodes texts but gives no positions,
+// so the builder follows it through the text token by token.
 class JsonTreeBuilder {
  public:
   using number_integer_t = nlohmann::json::number_integer_t;
@@ -72,8 +72,8 @@ class JsonTreeBuilder {
   struct Open {
     std::uint32_t node;
     std::uint32_t last_child = JsonTree::kNone;
-    std::unordered_map<std::string_view, std::uint32_t>
-        keys;  // key -> where it stands; objects only
+    // Maps keys to their places; objects only.
+    std::unordered_map<std::string_view, std::uint32_t> keys;
   };
 
   std::size_t token() const { return next_token(tree_.source_, read_to_); }
@@ -90,9 +90,9 @@ class JsonTreeBuilder {
     return static_cast<std::uint32_t>(tree_.texts_.size() - 1);
   }
 
-  // Reports at the place that is being read: inside the innermost open container.
+  // Reports at the place being read, inside the innermost open container.
   void report(std::size_t offset, std::string message) {
-    constexpr std::size_t kMost = 100;  // duplicates that a hostile file may have
+    constexpr std::size_t kMost = 100;  // a hostile file may have many duplicates
     if (problems_.size() >= kMost) return;
     std::string pointer;
     if (!open_.empty()) pointer = JsonValue(&tree_, open_.back().node).pointer();
@@ -115,12 +115,12 @@ class JsonTreeBuilder {
     const bool kept = open_.empty() || attach(node, index);
     tree_.nodes_.push_back(node);
     after_key_ = false;
-    if (!kept)
-      tree_.nodes_.back().parent = open_.back().node;  // not among the children: a duplicate
+    // A duplicate is not among the children.
+    if (!kept) tree_.nodes_.back().parent = open_.back().node;
     return true;
   }
 
-  // Links the node into the open container. False for a duplicate key, which is reported.
+  // Links the node into the open container. Returns false for a duplicate key, which it reports.
   bool attach(JsonTree::Node& node, std::uint32_t index) {
     Open& open = open_.back();
     JsonTree::Node& parent = tree_.nodes_[open.node];
@@ -252,8 +252,8 @@ std::string_view JsonValue::written() const {
 }
 
 double JsonValue::number() const {
-  double value =
-      0;  // stays 0 where the number is too small for float64: the parser refused those too large
+  // It stays 0 if the number is too small for float64; the parser refused those too large.
+  double value = 0;
   const std::string_view text = written();
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;

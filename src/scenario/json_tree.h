@@ -1,7 +1,7 @@
-// JSON with everything a message about it needs: where each value and key stands, its JSON pointer,
-// numbers as they were written, members in the file's order, duplicate keys reported. One flat
-// arena of nodes: a hostile file can neither overflow the stack nor cost much more memory than it
-// has bytes.
+// Holds JSON with everything that a message about it needs: the place of each value and key, its
+// JSON pointer, numbers as written, members in the file's order, duplicate keys. It is one flat
+// arena of nodes, so a hostile file can neither overflow the stack nor cost much more memory than
+// its bytes.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class JsonKind : std::uint8_t { kNull, kTrue, kFalse, kNumber, kText, kList
 
 class JsonTree;
 
-// One value of a tree; valid as long as the tree is.
+// Refers to one value of a tree, and is valid as long as the tree is.
 class JsonValue {
  public:
   JsonKind kind() const;
@@ -33,9 +33,9 @@ class JsonValue {
   bool is_number() const { return kind() == JsonKind::kNumber; }
 
   const std::string& text() const;   // kText
-  std::string_view written() const;  // kNumber: as it stands in the file
+  std::string_view written() const;  // kNumber: as written in the file
   double number() const;             // kNumber: the nearest float64
-  // kNumber: its value where it is written without '.' and exponent and fits.
+  // For a kNumber, returns its value if it is written without '.' and exponent and fits.
   std::optional<std::int64_t> integer() const;
 
   std::size_t size() const;  // of items or members
@@ -46,7 +46,8 @@ class JsonValue {
 
   std::string pointer() const;
   SourcePosition position() const;
-  SourcePosition key_position() const;  // of the member's key; the position where it is none
+  SourcePosition key_position() const;  // of the member's key; the value's position if it is no
+                                        // member
 
  private:
   friend class JsonTree;
@@ -65,14 +66,14 @@ struct JsonProblem {
 
 class JsonTree {
  public:
-  // Reads `text`, which must outlive the tree. Without a syntax error root() has a value; duplicate
-  // keys are problems too, but the tree then has the first of them.
+  // Reads `text`, which must outlive the tree. root() has a value unless there is a syntax error.
+  // Duplicate keys are problems, too, but the tree then has the first of them.
   JsonTree(std::string_view text, std::vector<JsonProblem>& problems);
   JsonTree(const JsonTree&) = delete;
   JsonTree& operator=(const JsonTree&) = delete;
 
   std::optional<JsonValue> root() const;
-  // The value at a pointer, or the nearest one around it.
+  // Returns the value at a pointer, or the nearest one around it.
   JsonValue nearest(std::string_view pointer) const;
   SourcePosition position_of(std::size_t offset) const;
 
@@ -101,7 +102,7 @@ class JsonTree {
   bool complete_ = false;
 };
 
-// A reference token of a JSON pointer: "a/b" becomes "a~1b".
+// Writes a reference token of a JSON pointer: "a/b" becomes "a~1b".
 std::string pointer_token(std::string_view key);
 
 }  // namespace distgrad

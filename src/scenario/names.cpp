@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 35> kPythonKeywords = {
     "class", "continue", "def",   "del",    "elif", "else",   "except", "finally",  "for",
     "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
     "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield"};
-// Words of TorchScript's lexer that are no keywords of Python.
+// TorchScript's lexer has these keywords, Python does not.
 constexpr std::array<std::string_view, 2> kTorchScriptKeywords = {"Ellipsis", "NoneType"};
 
 bool starts_identifier(char c) {

@@ -1,4 +1,5 @@
-// Names of inputs, steps, groups and mesh axes: Python identifiers that an expression can use.
+// Checks names of inputs, steps, groups and mesh axes: Python identifiers that an expression can
+// use.
 #pragma once
 
 #include <string>
@@ -7,10 +8,10 @@
 
 namespace distgrad {
 
-// Why `name` cannot be bound: "is a Python keyword"; empty where it can.
+// Returns why `name` cannot be bound, "is a Python keyword", or "" if it can.
 std::string why_not_a_name(std::string_view name);
 
-// The identifiers that cannot be bound.
+// Returns the identifiers that cannot be bound.
 std::vector<std::string> reserved_names();
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// Objectives as case names and options spell them, and who means which.
+// Reads objectives as case names and options spell them, and says who means which.
 #pragma once
 
 #include <string>
@@ -8,10 +8,10 @@
 
 namespace distgrad {
 
-// sum, mean, replicated, rank:1, dp=mean+tp=replicated. Throws UserError.
+// Reads sum, mean, replicated, rank:1 or dp=mean+tp=replicated. Throws UserError.
 Objective parse_objective_text(std::string_view text);
 
-// One line: the choices and who means each.
+// Returns, in one line, the choices and who means each.
 std::string objective_choices();
 
 }  // namespace distgrad

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostCases = 100'000;
 
-// One value or a list of different ones.
+// Reads one value or a list of different ones.
 template <class T, class Read>
 std::vector<T> read_one_or_more(const JsonValue& value, Problems& problems, const Read& read) {
   std::vector<T> result;
@@ -113,9 +113,8 @@ void check_worlds(const JsonTree& tree, Parts& parts) {
                                               cases, kMostCases));
 }
 
-// The places that later messages may name: every member and step, and texts in short lists (a
-// shape's expressions).
-// `pointer` is the value's.
+// Notes the places that later messages may name: every member and step, and texts in short lists (a
+// shape's expressions). `pointer` is the value's.
 void remember_positions(const JsonValue& value, const std::string& pointer,
                         std::map<std::string, SourcePosition>& positions) {
   constexpr std::size_t kShort = 64;

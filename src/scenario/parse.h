@@ -1,5 +1,4 @@
-// Reads a scenario file and checks all of it that can be checked without torch. Contract:
-// docs/scenarios.md.
+// Reads a scenario file and checks everything that needs no torch. Contract: docs/scenarios.md.
 #pragma once
 
 #include <string>
@@ -10,11 +9,10 @@
 
 namespace distgrad {
 
-// `file` is what messages call it. Throws InvalidScenario.
+// `file` is the name in messages. Throws InvalidScenario.
 Scenario parse_scenario(std::string_view text, std::string file);
 
-// Throws InvalidScenario for what is in the file, and also where there is no such file, or it
-// cannot be read.
+// Throws InvalidScenario for what is in the file, and also if the file is missing or unreadable.
 Scenario load_scenario(const std::string& path);
 
 }  // namespace distgrad

@@ -1,6 +1,6 @@
-// libFuzzer's entry: any bytes parse as a scenario or are refused as a user's error. Built with
-// clang++ and -DDISTGRAD_FUZZ=ON; run as: parse_fuzz -max_total_time=60 src/scenario/testdata/good
-// src/scenario/testdata/invalid
+// libFuzzer calls this: any bytes must parse as a scenario or be refused as a user's error. Build
+// it with clang++ and -DDISTGRAD_FUZZ=ON; run it as: parse_fuzz -max_total_time=60
+// src/scenario/testdata/good src/scenario/testdata/invalid
 #include <cstdint>
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     for (const distgrad::Case& which : distgrad::expand(scenario, {}, "2.15.0"))
       if (which.skip_reason.empty()) distgrad::program_for(which);
   } catch (const distgrad::UserError&) {
-    // What a wrong file is answered with.
+    // A wrong file is refused in this way.
   }
   return 0;
 }

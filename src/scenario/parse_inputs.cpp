@@ -1,4 +1,4 @@
-// inputs and sync.
+// Reads inputs and sync.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,12 +43,12 @@ void read_shape(const JsonValue& value, RandomSpec& random, Problems& problems) 
     problems.at(value, fmt::format("has more than {} elements", kMostElements));
 }
 
-// A bound of "low" and "high" fits the kind.
+// Reads a bound, "low" or "high", that fits the kind.
 std::optional<double> read_bound(const JsonValue& value, RandomSpec::Kind kind,
                                  Problems& problems) {
   if (kind != RandomSpec::Kind::kIntegers) return read_number(value, problems);
-  constexpr std::int64_t kMostExact = std::int64_t{1}
-                                      << 53;  // beyond it float64 has no odd integers
+  // Beyond it float64 has no odd integers.
+  constexpr std::int64_t kMostExact = std::int64_t{1} << 53;
   const auto integer = read_integer(value, -kMostExact, kMostExact, problems);
   return integer ? std::optional<double>(static_cast<double>(*integer)) : std::nullopt;
 }
@@ -96,7 +96,7 @@ std::optional<RandomSpec> read_random(const JsonValue& value, Problems& problems
   return random;
 }
 
-// { "shard": 0 }, unless "shard" is a mesh axis that has a word there.
+// Recognises { "shard": 0 }, unless "shard" is a mesh axis that has a word there.
 bool is_shard(const JsonValue& value, const Scenario& scenario) {
   const auto dim = value.member("shard");
   if (!dim || value.size() != 1) return false;

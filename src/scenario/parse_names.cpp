@@ -1,5 +1,5 @@
-// Every name of a scenario file: identifiers, all different, none of those that expressions have
-// already.
+// Collects every name of a scenario file: identifiers that are all different and not taken by
+// expressions already.
 #include <fmt/format.h>
 
 #include <map>
@@ -15,13 +15,13 @@ class NameTable {
  public:
   explicit NameTable(Problems& problems) : problems_(problems) {}
 
-  // NAME_rank and NAME_size of a group are taken, too.
+  // Takes NAME_rank and NAME_size of a group, too.
   void take_names_of_group(const std::string& group) {
     derived_[group + "_rank"] = group;
     derived_[group + "_size"] = group;
   }
 
-  // Binds a name that was looked at elsewhere.
+  // Binds a name that was checked elsewhere.
   void take(const JsonValue& member, std::string_view what) {
     bound_.try_emplace(member.key(), Binding{std::string(what), member.key_position().line});
   }
@@ -81,7 +81,7 @@ void read_names(Parts& parts) {
     for (const JsonValue& step : steps->children())
       if (step.is_object() && step.size() == 1) names.bind(step.children().front(), "a step");
 
-  // The steps on one device have a scope of their own, in which the inputs are.
+  // The steps on one device have a scope of their own, with the inputs in it.
   const auto single = parts.key("single_device");
   const auto steps = single ? single->member("steps") : std::nullopt;
   if (!steps || !steps->is_list()) return;

@@ -1,4 +1,4 @@
-// The objective, as the file and as the command line spell it.
+// Reads the objective, as the file and as the command line spell it.
 
 #include <array>
 

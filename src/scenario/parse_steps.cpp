@@ -1,4 +1,4 @@
-// steps, loss and single_device.
+// Reads steps, loss and single_device.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -133,7 +133,8 @@ void read_options(const JsonValue& body, CollectiveCall& call, const Parts& part
   }
 }
 
-// The member that names the collective; nothing and a problem where there is none or more than one.
+// Returns the member that names the collective. Returns nothing and adds a problem if there is not
+// exactly one.
 std::optional<JsonValue> find_kind(const JsonValue& body, Problems& problems) {
   std::vector<std::string> kinds = kind_names();
   kinds.emplace_back("call");  // for "did you mean"
@@ -192,7 +193,7 @@ std::optional<CollectiveCall> read_collective(const JsonValue& body, const Parts
   return call;
 }
 
-// The one member of a step's object.
+// Returns the one member of a step's object.
 std::optional<JsonValue> name_of_step(const JsonValue& item, Problems& problems) {
   if (!read_object(item, "{ \"y\": \"2 * x\" } or { \"y\": { \"all_reduce\": \"x\" } }", problems))
     return std::nullopt;
@@ -217,7 +218,7 @@ std::optional<JsonValue> name_of_step(const JsonValue& item, Problems& problems)
   return std::nullopt;
 }
 
-// Whether this is a call of code and nothing but that.
+// Returns true if this is a call of code and nothing else.
 bool names_code(const JsonValue& body, Problems& problems) {
   if (!body.member("call")) return false;
   for (const JsonValue& member : body.children())
@@ -230,7 +231,7 @@ bool names_code(const JsonValue& body, Problems& problems) {
   return true;
 }
 
-// "python:FILE.py:NAME": what is called, with its file.
+// Reads "python:FILE.py:NAME": what is called, with its file.
 std::optional<std::string> read_code(const JsonValue& value, Problems& problems) {
   constexpr std::string_view kForm = "write \"python:FILE.py:NAME\" or \"python:MODULE:NAME\"";
   if (!value.is_text()) {
@@ -277,7 +278,7 @@ bool is_bound(const Scenario& scenario, const std::string& name) {
          has_name(scenario.groups);
 }
 
-// A loss that is a call is one more step, and the loss what it gives.
+// Turns a loss that is a call into one more step, whose value is the loss.
 void read_called_loss(const JsonValue& loss, Parts& parts) {
   if (!names_code(loss, parts.problems)) return;
   auto call = read_code_call(loss, parts.problems);
@@ -312,7 +313,7 @@ std::optional<Step> read_step(const JsonValue& item, const Parts& parts) {
   return step;
 }
 
-// Whether the list may be read.
+// Returns true if the list may be read.
 bool check_steps(const JsonValue& steps, Problems& problems) {
   if (!read_list(steps, "as in [{ \"y\": \"2 * x\" }]", problems)) return false;
   if (steps.size() <= kMostSteps) return true;

@@ -1,4 +1,4 @@
-// subjects and what is expected of each.
+// Reads subjects and what is expected of each.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -52,7 +52,7 @@ When read_when(const JsonValue& value, Problems& problems) {
   return when;
 }
 
-// Gradients by rank; null is a missing gradient.
+// Reads gradients by rank; null is a missing gradient.
 std::vector<std::optional<Array>> read_gradients_of_input(const JsonValue& value,
                                                           Problems& problems) {
   std::vector<std::optional<Array>> by_rank;
@@ -105,7 +105,7 @@ void read_gradients(const JsonValue& value, Expectation& expectation, const Part
   }
 }
 
-// A part that a verdict cannot have: no finding but `vacuous` comes with a match.
+// Refuses parts that a verdict cannot have: no finding but `vacuous` comes with a match.
 void check_parts_fit_verdict(const JsonValue& value, const Expectation& expectation,
                              Problems& problems) {
   const Verdict verdict = expectation.verdict;

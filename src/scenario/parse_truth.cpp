@@ -1,4 +1,4 @@
-// truth and tolerance.
+// Reads truth and tolerance.
 #include <fmt/format.h>
 
 #include "scenario/parts.h"
@@ -7,7 +7,7 @@
 namespace distgrad {
 namespace {
 
-// The shape of an input on a rank (or of the full tensor) where the file gives it in numbers.
+// Returns the shape of an input on a rank (or of the full tensor) if the file gives it in numbers.
 const Shape* known_shape(const Input& input, std::size_t rank) {
   if (const auto* array = std::get_if<Array>(&input.value)) return &array->shape();
   const auto* by_rank = std::get_if<std::vector<Array>>(&input.value);

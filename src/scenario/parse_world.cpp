@@ -1,4 +1,4 @@
-// world_size, mesh and groups.
+// Reads world_size, mesh and groups.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -63,7 +63,7 @@ bool read_ranks(const JsonValue& list, std::vector<int>& ranks, Problems& proble
   return true;
 }
 
-// { "size": 2 } or { "stride": 2 }
+// Reads { "size": 2 } or { "stride": 2 }.
 void read_group_rule(const JsonValue& value, GroupSpec& group, Problems& problems) {
   if (!check_keys(value, {"size", "stride"}, problems)) return;
   if (value.size() != 1) {

@@ -1,5 +1,5 @@
-// What the parts of the parser share: each reads some keys of the file into the scenario. Internal
-// to this folder.
+// Holds what the parts of the parser share. Each reads some keys of the file into the scenario.
+// Internal to this folder.
 #pragma once
 
 #include <optional>
@@ -23,8 +23,8 @@ struct Parts {
   std::optional<JsonValue> key(std::string_view name) const { return root.member(name); }
 };
 
-// In this order: later ones look at what earlier ones read. All go on after a problem as well as
-// they can.
+// Call them in this order, as later ones use what earlier ones read. All go on after a problem as
+// well as they can.
 void read_names(Parts&);          // parse_names.cpp
 void read_world(Parts&);          // parse_world.cpp: world_size, mesh, groups
 void read_inputs(Parts&);         // parse_inputs.cpp
@@ -42,7 +42,8 @@ const Input* input_named(const Scenario&, std::string_view name);        // pars
 std::vector<std::string> input_names(const Scenario&);                   // parse_inputs.cpp
 std::vector<std::string> axis_names(const Scenario&);                    // parse_world.cpp
 
-// `objective`, `layout`, `sync` by axis: every key a mesh axis; false and a problem where not.
+// Checks that every key of `objective`, `layout` or `sync` is a mesh axis; else returns false and
+// adds problems.
 bool check_axes(const JsonValue& by_axis, const Scenario&, Problems&);  // parse_world.cpp
 
 }  // namespace distgrad

@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
   throw InvalidScenario({{path, {}, "", std::move(message), ""}});
 }
 
-// `; did you mean "scenarios/debate.json"?`, or nothing: the existing file or folder whose name
-// comes nearest.
+// Returns `; did you mean "scenarios/debate.json"?` with the existing file or folder of the most
+// similar name, or "".
 std::string existing_path_hint(const std::string& path) {
   constexpr std::size_t kMostLookedAt = 10'000;
   std::error_code ignored;

@@ -24,7 +24,7 @@ std::string in_one_line(const Json& value) {
   return value.is_object() ? "{ " + text + " }" : "[" + text + "]";
 }
 
-// Of these a reader wants a line for each member, however short they are.
+// Returns true for objects of which a reader wants each member on its own line, however short.
 bool is_a_line_each(const std::string& key, const Json& value) {
   return key == "steps" || ((key == "inputs" || key == "subjects") && value.size() > 1);
 }

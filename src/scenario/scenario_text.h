@@ -1,4 +1,4 @@
-// A scenario document as the text of a readable file.
+// Writes a scenario document as a readable file.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,8 +6,8 @@
 
 namespace distgrad {
 
-// Valid JSON, two spaces a level, a step or an input a line; what fits is on one line. Ends with a
-// newline. Members stay in their order.
+// Writes valid JSON with two spaces a level, a step or an input a line; what fits is on one line.
+// Ends with a newline. Members keep their order.
 std::string scenario_text(const nlohmann::ordered_json& document);
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// The JSON Schema (draft-07) of the scenario format, for editors and validators. It says less than
-// the parser checks: a schema cannot count ranks.
+// Returns the JSON Schema (draft-07) of the scenario format, for editors and validators. It says
+// less than the parser checks, since a schema cannot count ranks.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ bool is_built_in(std::string_view subject) {
                      [&](const SubjectRow& row) { return row.name == subject; });
 }
 
-// "KINB=" at the start of "KINB=SUBJECT": a word and '=', which name no collective.
+// Finds "KINB=" at the start of "KINB=SUBJECT": a word and '=' that name no collective.
 std::string_view misspelt_kind(std::string_view subject) {
   const std::size_t equals = subject.find('=');
   if (equals == std::string_view::npos ||
@@ -83,8 +83,8 @@ std::string problem_with_library(const SubjectPart& part) {
   return {};
 }
 
-// For who leaves out what tells code from a built-in name: "losses.py", "torch.distributed",
-// "ops.so:mine::all_reduce".
+// Suggests the full form to somebody who leaves out what marks code: "losses.py",
+// "torch.distributed", "ops.so:mine::all_reduce".
 std::string what_code_is_called(std::string_view subject) {
   const std::string_view file = subject.substr(0, subject.find(':'));
   const auto meant = [&](const std::string& text) {
@@ -99,7 +99,8 @@ std::string what_code_is_called(std::string_view subject) {
   return is_dotted ? meant("python:" + std::string(subject)) : "";
 }
 
-// To say python:losses.py of a file that is not there would help nobody.
+// Reports a missing file. To suggest python:losses.py for a file that is not there would help
+// nobody.
 std::string missing_file(std::string_view subject) {
   const std::string file(subject.substr(0, subject.find(':')));
   const bool is_library = file.ends_with(".so");

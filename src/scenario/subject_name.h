@@ -1,4 +1,4 @@
-// The forms a subject's name can have. Source: command-line contract, "A subject is".
+// Knows the forms of a subject's name. Source: command-line contract, "A subject is".
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace distgrad {
 
-// Why `subject` names no subject: `unknown subject "torchnn"; did you mean "torch_nn"?`; empty
-// where it does.
+// Returns why `subject` names no subject, `unknown subject "torchnn"; did you mean "torch_nn"?`, or
+// "" if it does.
 std::string problem_with_subject(std::string_view subject);
 
 }  // namespace distgrad

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = Syntax::Kind;
 
-// Bounds the recursion of the parser and of whoever walks the tree.
+// Bounds the recursion of the parser and of all code that walks the tree.
 constexpr int kMaxDepth = 200;
 
 SyntaxPtr make(Kind kind, std::size_t place, std::string text = "") {
@@ -31,8 +31,8 @@ void adopt(Syntax& parent, SyntaxPtr child) {
   parent.children.push_back(std::move(child));
 }
 
-// Recursive descent, a function for each rule of Python's grammar, from the loosest binding to the
-// tightest.
+// Parses by recursive descent, with a function for each rule of Python's grammar, from the loosest
+// binding to the tightest.
 class Parser {
  public:
   explicit Parser(const std::string& text) : tokens_(tokenize(text)) {}
@@ -130,7 +130,7 @@ class Parser {
     return node;
   }
 
-  // The comparison that begins here, and how many tokens it has; empty where there is none.
+  // Returns the comparison that begins here and how many tokens it has, or "" if there is none.
   std::pair<std::string, int> comparison_here() const {
     if (is("is"))
       throw ExpressionError("'is' is not part of the scenario language; compare with ==",
@@ -155,7 +155,7 @@ class Parser {
     return node;
   }
 
-  // | ^ & shifts sums products, each level left-associative.
+  // Parses | ^ & shifts sums products; each level is left-associative.
   SyntaxPtr binary(std::size_t level) {
     static const std::initializer_list<std::string_view> kLevels[] = {
         {"|"}, {"^"}, {"&"}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "//", "%", "@"}};
@@ -179,7 +179,7 @@ class Parser {
     const Token sign = now();
     ++at_;
     SyntaxPtr operand = factor();
-    // A negative literal is a constant, so that it can stand where a constant must.
+    // A negative literal is a constant, so that it can be used where a constant must.
     if (sign.text == "-" && (operand->kind == Kind::kInt || operand->kind == Kind::kFloat)) {
       operand->integer = -operand->integer;
       operand->number = -operand->number;
@@ -272,7 +272,7 @@ class Parser {
       if (!comma && !is("]")) unexpected("']'");
     }
     ++at_;
-    // x[(0, 1)] is x[0, 1] in Python; x[0,] has a tuple of one, which is x[0] to a tensor.
+    // x[(0, 1)] is x[0, 1] in Python. x[0,] has a tuple of one, which is x[0] to a tensor.
     if (node->children.size() == 2 && node->children[1]->kind == Kind::kTuple && !comma) {
       SyntaxPtr tuple = std::move(node->children[1]);
       node->children.pop_back();
@@ -281,7 +281,7 @@ class Parser {
       for (SyntaxPtr& item : tuple->children) node->children.push_back(std::move(item));
       comma = true;
     }
-    if (comma) node->text.assign(1, ',');  // a tuple, whatever its length: not for lists
+    if (comma) node->text.assign(1, ',');  // a tuple of any length, which lists do not take
     return node;
   }
 
@@ -440,7 +440,8 @@ void collect_free_names(const Syntax& node, std::set<std::string>& bound,
                         std::set<std::string>& found) {
   if (node.kind == Kind::kName && !bound.contains(node.text)) found.insert(node.text);
   const bool binds = node.kind == Kind::kComprehension || node.kind == Kind::kGenerator;
-  if (binds) collect_free_names(*node.children[1], bound, found);  // the iterable is outside
+  // The iterable is outside the scope.
+  if (binds) collect_free_names(*node.children[1], bound, found);
   std::vector<std::string> added;
   for (const std::string& target : node.targets)
     if (bound.insert(target).second) added.push_back(target);

@@ -1,7 +1,7 @@
-// The syntax of the scenario language: the part of Python's expression grammar that makes sense
-// here, parsed by ourselves. Torch's own parser differs from Python in places (chained comparisons,
-// `not`, numbers, tuples in subscripts), reads statements too, and points at the wrong characters;
-// here whatever is not Python does not parse, and the refusal says where. Knows no torch.
+// Parses the scenario language: the part of Python's expression grammar that makes sense here.
+// Torch's own parser differs from Python in places (chained comparisons, `not`, numbers, tuples in
+// subscripts), reads statements too, and points at the wrong characters. Here whatever is not
+// Python does not parse, and the refusal says where. It knows no torch.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@
 
 namespace distgrad {
 
-// What is wrong with an expression, and the byte offset of the place in its text.
+// Says what is wrong with an expression, and at which byte of its text.
 class ExpressionError : public std::runtime_error {
  public:
   ExpressionError(const std::string& message, std::size_t place)
@@ -56,7 +56,7 @@ struct Syntax {
   };
 
   Kind kind{};
-  std::size_t place = 0;  // where a caret points: the name, the operator, the first character
+  std::size_t place = 0;  // the place of a caret: the name, the operator, the first character
   std::string text;
   std::int64_t integer = 0;
   double number = 0;
@@ -69,13 +69,13 @@ struct Syntax {
 // Throws ExpressionError.
 SyntaxPtr parse_expression(const std::string& text);
 
-// The names that the expression takes from outside: not attributes, keywords or variables of
+// Returns the names that the expression uses from outside: not attributes, keywords or variables of
 // comprehensions.
 std::set<std::string> free_names(const Syntax&);
-// Whether an expression's text takes this name. Throws ExpressionError.
+// Returns true if an expression's text uses this name. Throws ExpressionError.
 bool takes_name(const std::string& expression, const std::string& name);
 
-// "torch.linalg.norm" for a chain of attributes that begins with a name, else empty.
+// Returns "torch.linalg.norm" for a chain of attributes that begins with a name, else "".
 std::string dotted_name(const Syntax&);
 
 }  // namespace distgrad

@@ -10,7 +10,7 @@ namespace {
 
 using Kind = Syntax::Kind;
 
-// How tightly Python binds, as in the parser's rules.
+// Says how tightly Python binds, as the parser's rules do.
 enum Binding : int {
   kLoosest,
   kDisjunction,
@@ -71,7 +71,7 @@ class Writer {
  public:
   std::string take() { return std::move(out_); }
 
-  // In parentheses where the place binds more tightly than the node.
+  // Writes parentheses if the place binds more tightly than the node.
   void write(const Syntax& node, Binding place) {
     const bool parentheses = binding_of(node) < place;
     if (parentheses) out_ += '(';
@@ -174,7 +174,7 @@ class Writer {
     }
   }
 
-  // 2.real would be a number.
+  // Writes a number in parentheses, since 2.real would be a number.
   void write_object(const Syntax& node) {
     const bool number = node.kind == Kind::kInt || node.kind == Kind::kFloat;
     if (number) out_ += '(';
@@ -238,7 +238,7 @@ void substitute(SyntaxPtr& slot, const std::string& name, const Syntax& by) {
     if (slot->text == name) slot = copy_of(by);
     return;
   }
-  // Of a comprehension that binds the name, only what it runs over is outside.
+  // If a comprehension binds the name, only its iterable is outside.
   if (binds(*slot, name)) return substitute(slot->children[1], name, by);
   const bool calls_by_name =
       slot->kind == Kind::kCall && slot->children[0]->kind == Kind::kName;  // sum(...)

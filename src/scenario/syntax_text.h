@@ -1,5 +1,5 @@
-// An expression's tree back as text, and copies of trees: what changes expressions instead of
-// evaluating them needs.
+// Turns an expression's tree back into text, and copies trees, for code that changes expressions
+// instead of evaluating them.
 #pragma once
 
 #include <string>
@@ -8,14 +8,14 @@
 
 namespace distgrad {
 
-// Python text that parse_expression() reads as the same tree (places aside), with the parentheses
-// that it needs and no others.
+// Writes Python that parse_expression() reads as the same tree (places aside), with only the
+// parentheses that it needs.
 std::string text_of(const Syntax&);
 
 SyntaxPtr copy_of(const Syntax&);
 
-// `tree` with `by` in place of every name `name` that is taken from outside. A variable of a
-// comprehension that `by` has as a name of its own captures it there.
+// Returns `tree` with `by` in place of every `name` from outside. A comprehension's variable
+// captures an equal name in `by`.
 SyntaxPtr substituted(const Syntax& tree, const std::string& name, const Syntax& by);
 
 }  // namespace distgrad

@@ -9,8 +9,8 @@
 namespace distgrad {
 namespace {
 
-// A scenario's expressions are short; values belong in its inputs. Bounds the parser's and the
-// compiler's recursion.
+// Bounds the parser's and the compiler's recursion. A scenario's expressions are short; values
+// belong in its inputs.
 constexpr std::size_t kMaxTokens = 10000;
 
 constexpr std::array<std::string_view, 35> kKeywords = {
@@ -19,7 +19,7 @@ constexpr std::array<std::string_view, 35> kKeywords = {
     "from",  "global",   "if",    "import", "in",   "is",     "lambda", "nonlocal", "not",
     "or",    "pass",     "raise", "return", "try",  "while",  "with",   "yield"};
 
-// Longest first.
+// Longer operators come first.
 constexpr std::array<std::string_view, 31> kOperators = {
     "...", "**", "//", "<<", ">>", "<=", ">=", "==", "!=", ":=", "->", "+", "-", "*", "/", "%",
     "@",   "&",  "|",  "^",  "~",  "<",  ">",  "=",  "(",  ")",  "[",  "]", ",", ":", "."};
@@ -90,7 +90,7 @@ class Tokenizer {
     add(keyword ? Token::Kind::kKeyword : Token::Kind::kName, std::move(text), length);
   }
 
-  // Decimal numbers only: Python and torch agree about these.
+  // Reads decimal numbers only, on which Python and torch agree.
   void number() {
     std::size_t length = 0;
     bool is_float = false;

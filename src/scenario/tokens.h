@@ -1,4 +1,4 @@
-// Python's tokens, as far as one line of the scenario language can hold them.
+// Splits one line of the scenario language into Python's tokens.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct Token {
   std::size_t place = 0;
 };
 
-// Ends with a token of kind kEnd. Throws ExpressionError for what is not a token of the language.
+// The last token is kEnd. Throws ExpressionError for anything that is no token of the language.
 std::vector<Token> tokenize(const std::string& text);
 
 }  // namespace distgrad

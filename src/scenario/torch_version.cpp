@@ -12,8 +12,8 @@
 namespace distgrad {
 namespace {
 
-constexpr std::array<std::string_view, 6> kOperators = {
-    ">=", "<=", "==", "!=", ">", "<"};  // longer ones first
+// Longer ones come first.
+constexpr std::array<std::string_view, 6> kOperators = {">=", "<=", "==", "!=", ">", "<"};
 
 std::string_view trimmed(std::string_view text) {
   while (text.starts_with(' ')) text.remove_prefix(1);
@@ -21,7 +21,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// The numbers of "2.13.1", at least one; nothing where it is written differently.
+// Returns the numbers of "2.13.1", at least one, or nothing if it is written differently.
 std::optional<std::vector<int>> numbers_of(std::string_view text, bool with_suffix) {
   std::vector<int> numbers;
   const char* at = text.data();

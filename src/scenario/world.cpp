@@ -13,7 +13,7 @@
 namespace distgrad {
 namespace {
 
-// The axis varies every `inner` ranks, as in torch's DeviceMesh.
+// Makes the group of an axis that varies every `inner` ranks, as in torch's DeviceMesh.
 Group mesh_axis(const MeshAxis& axis, int inner, int world_size) {
   Group group{.name = axis.name, .partition = {}, .is_mesh_axis = true};
   for (int first = 0; first < world_size; ++first) {
@@ -98,7 +98,7 @@ GroupSizes sizes_of(const Group& group) {
   return sizes;
 }
 
-// Options of a collective that count ranks within the group: they must fit every list of its
+// Checks options of a collective that count ranks within the group: they must fit every list of its
 // partition.
 class CallChecker {
  public:

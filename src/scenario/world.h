@@ -1,4 +1,4 @@
-// What of a scenario depends on the number of ranks.
+// Checks what depends on the number of ranks in a scenario.
 #pragma once
 
 #include <optional>
@@ -14,17 +14,18 @@ struct WorldProblem {
   std::string message;
 };
 
-// Everything that does not fit a world of this size; figures (`truth` in numbers) only where asked
-// for.
+// Returns everything that does not fit a world of this size; figures (`truth` in numbers) only with
+// kCheck.
 enum class Figures { kIgnore, kCheck };
 std::vector<WorldProblem> problems_with_world(const Scenario&, int world_size, Figures);
 
-// An objective that means nothing in this scenario and world: a rank or an axis that there is not.
+// Reports an objective that means nothing in this scenario and world, since it names a missing rank
+// or axis.
 std::optional<WorldProblem> problem_with_objective(const Scenario&, const Objective&,
                                                    int world_size);
 
-// Mesh axes first, in mesh order, then `groups` in the file's order. Only for worlds without
-// problems.
+// Returns mesh axes first, in mesh order, then `groups` in the file's order. Call it only for
+// worlds without problems.
 std::vector<Group> groups_for(const Scenario&, int world_size);
 
 }  // namespace distgrad

@@ -8,7 +8,8 @@ namespace {
 
 const Arithmetic* arithmetic = nullptr;
 
-// Infinities and NaN: the same in the run where everything before was exact, else anything.
+// Keeps infinities and NaN: they are the same in the run if everything before was exact, else
+// anything.
 BoundedValue checked(double value, double error) {
   if (!(error < kInfinity)) return {value, kInfinity};
   if (!std::isfinite(value)) return {value, error == 0 ? 0 : kInfinity};
@@ -73,7 +74,7 @@ BoundedValue operator/(BoundedValue a, BoundedValue b) {
 BoundedValue square_root(BoundedValue x, double ulps) {
   const double root = std::sqrt(x.value);
   if (x.exact()) {
-    // Accurate to less than one ulp, so a representable root comes out as it is.
+    // The root is accurate to less than one ulp, so a representable one comes out as it is.
     const bool exact =
         x.value == 0 || (x.value > kResidualUnderflow && std::fma(-root, root, x.value) == 0);
     if (exact || !std::isfinite(root)) return rounded(root, 0, true);
@@ -98,7 +99,7 @@ BoundedValue monotone(double (*f)(double), BoundedValue x, double ulps) {
   if (x.exact()) return computed(value, 0, ulps);
   const double up = std::fabs(f(x.value + x.error) - value),
                down = std::fabs(f(x.value - x.error) - value);
-  // NaN: the interval leaves the function's domain. (std::max may drop a NaN.)
+  // NaN means that the interval leaves the function's domain. (std::max may drop a NaN.)
   return computed(value, std::isnan(up) || std::isnan(down) ? kInfinity : std::max(up, down), ulps);
 }
 

@@ -1,4 +1,4 @@
-// Sums of products: matrix products, convolutions, and accumulation into indexed places.
+// Bounds sums of products: matrix products, convolutions, and accumulation into indexed places.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -10,9 +10,9 @@
 namespace distgrad::tolerance {
 namespace {
 
-// One entry of a product of matrices: row times column, plus what it is added to.
+// Describes one entry of a matrix product: row times column, plus what it is added to.
 struct Entry {
-  double error = 0;      // of the terms' own errors
+  double error = 0;      // from the terms' own errors
   double magnitude = 0;  // sum of |terms|, errors included
   int unit = kNoBit;     // all terms are multiples of 2^unit
   std::int64_t terms = 0;
@@ -28,7 +28,8 @@ struct Entry {
     unit = std::min(unit, unit_a + unit_b);
     ++terms;
   }
-  // Any order, with or without fused multiply-add: gamma_n sum |a||b| (Higham, section 3.1).
+  // Bounds any order, with or without fused multiply-add, by gamma_n sum |a||b| (Higham, section
+  // 3.1).
   double finished(const Arithmetic& arithmetic, double out) const {
     if (error == 0 && terms > 0 && unit >= arithmetic.stored.min_exponent &&
         magnitude <= std::ldexp(1.0, arithmetic.stored.significand_bits + unit) &&
@@ -39,8 +40,8 @@ struct Entry {
     if (!(magnitude <= arithmetic.inner.largest)) return kInfinity;
     double bound = error + arithmetic.inner_gamma(static_cast<double>(terms)) * magnitude +
                    static_cast<double>(terms) * arithmetic.inner.smallest;
-    // 16-bit products on a GPU may be split along the inner dimension, each part rounded once to
-    // the stored type (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, on by
+    // A GPU may split 16-bit products along the inner dimension and round each part once to the
+    // stored type (torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction, on by
     // default).
     if (arithmetic.narrows() && terms > 1) bound += arithmetic.stored_rounding(magnitude);
     const InArithmetic in(arithmetic);
@@ -81,7 +82,7 @@ BoundedValue scaled_by(BoundedValue x, const std::optional<double>& factor) {
   return factor && *factor != 1 ? x * constant(*factor) : x;
 }
 
-// out = beta * added + alpha * a b, over batches.
+// Bounds out = beta * added + alpha * a b, over batches.
 void product_of_matrices(OpCall& call, std::string_view left, std::string_view right,
                          std::string_view added) {
   const at::Tensor& result = call.result();
@@ -124,7 +125,8 @@ void product_of_matrices(OpCall& call, std::string_view left, std::string_view r
   call.write_errors(result, out, errors);
 }
 
-// For what has many terms: the operator itself on |arguments| (every coefficient is positive).
+// Returns |arguments|, on which operators of many terms run themselves (every coefficient is
+// positive).
 at::Tensor enlarged(OpCall& call, const BoundedView& view, bool with_errors) {
   at::Tensor tensor = at::empty(c10::IntArrayRef(view.sizes), at::kDouble);
   double* data = tensor.mutable_data_ptr<double>();
@@ -134,7 +136,7 @@ at::Tensor enlarged(OpCall& call, const BoundedView& view, bool with_errors) {
   return tensor;
 }
 
-// The lowest bit in use anywhere in a tensor.
+// Returns the lowest bit in use anywhere in a tensor.
 int lowest_unit(const Buffer& buffer) {
   int unit = kNoBit;
   for (std::int64_t i = 0; i < (buffer.step ? buffer.size : std::min<std::int64_t>(buffer.size, 1));
@@ -145,11 +147,11 @@ int lowest_unit(const Buffer& buffer) {
 
 enum class Terms {
   kArguments,  // each element of an argument is a term
-  kProducts    // so are products of elements of two arguments
+  kProducts    // each product of elements of two arguments is one, too
 };
 
-// An operator that is a sum, with positive coefficients, of its floating-point arguments' elements
-// or of products of them. stored_additions: each addition is rounded to the stored type.
+// Bounds an operator that is a sum, with positive coefficients, of its floating-point arguments'
+// elements or of products of them. `stored_additions` rounds each addition to the stored type.
 void positive_form(OpCall& call, Terms terms, bool stored_additions) {
   bool any_floating = false;
   for (const at::Tensor& result : call.results()) any_floating |= is_real_floating(result);
@@ -231,10 +233,10 @@ void positive_form(OpCall& call, Terms terms, bool stored_additions) {
 
 void accumulate(OpCall& call) { positive_form(call, Terms::kArguments, true); }
 void convolve(OpCall& call) { positive_form(call, Terms::kProducts, false); }
-// The gradient of the input is put together from columns, in the stored type.
+// The gradient of the input is assembled from columns, in the stored type.
 void convolve_backward(OpCall& call) { positive_form(call, Terms::kProducts, true); }
 
-// Multiplications worth more than this are left to the operator itself on absolute values.
+// Above this many multiplications the operator itself runs on absolute values.
 constexpr std::int64_t kManyProducts = 1 << 20;
 bool is_large(const OpCall& call, std::string_view left) {
   return call.tensor(left)->numel() * std::max<std::int64_t>(1, call.result().size(-1)) >
@@ -290,7 +292,7 @@ void put(OpCall& call) {
     if (row.op == "gather") return row.rule(call);
 }
 
-// a x b: two products and a difference.
+// Bounds a x b: two products and a difference.
 void cross(OpCall& call) {
   const at::Tensor& result = call.result();
   const std::int64_t given_dim = call.integer("dim", -1);

@@ -17,8 +17,8 @@ std::int64_t element_count_of(c10::IntArrayRef sizes) {
   return n;
 }
 
-// These kernels read a Python number in what they compute in (opmath_t); elsewhere it becomes a
-// tensor of the dtype.
+// These kernels read a Python number in the type they compute in (opmath_t); for others it becomes
+// a tensor of the dtype.
 bool reads_numbers_in_inner(std::string_view op) {
   return op == "mul" || op == "div" || op == "addcmul" || op == "addcdiv";
 }

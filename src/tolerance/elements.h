@@ -1,5 +1,5 @@
-// What rules of pointwise operators share: arguments that are broadcast to the result's elements,
-// and errors written for each.
+// Holds what rules of pointwise operators share: arguments that are broadcast to the result's
+// elements, and errors written for each.
 #pragma once
 
 #include <array>
@@ -12,22 +12,23 @@
 
 namespace distgrad::tolerance {
 
-// The formula's arguments as buffers; absent ones keep no values.
+// Holds the formula's arguments as buffers; absent ones keep no values.
 struct Arguments {
   std::array<Buffer, 6> buffers;
   std::array<bool, 6> present{};
   std::size_t count = 0;
 
-  // Of the element i; those that are absent are not given().
+  // Writes the arguments at element i; absent ones are not given().
   void at(std::int64_t i, BoundedValue* numbers) const;
 };
 
-// The arguments of these names (up to an empty one), each broadcast to `sizes`. With
-// `numbers_in_inner` a Python number is what the kernel computes in, else rounded to the dtype.
+// Reads the arguments of these names (up to an empty one), each broadcast to `sizes`. With
+// `numbers_in_inner` a Python number has the type the kernel computes in, else it is rounded to the
+// dtype.
 Arguments read_arguments(OpCall&, std::span<const std::string_view> names, c10::IntArrayRef sizes,
                          bool numbers_in_inner);
 
-// error_at(i, value) of each element of the result.
+// Writes error_at(i, value) for each element of the result.
 template <typename F>
 void write_each(OpCall& call, const at::Tensor& result, const F& error_at) {
   const Buffer out = call.read(call.context().shadows.view_of(result), result.sizes());

@@ -23,8 +23,8 @@ class ErrorAnalysis::State {
   tolerance::Context context;
   std::int64_t elements = 0;
 
-  // Out-of-tree key whose place is below autograd and above the kernels; nothing in the wheel's CPU
-  // path uses it.
+  // Uses an out-of-tree key, whose place is below autograd and above the kernels. Nothing in the
+  // wheel's CPU path uses it.
   static constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
 
  private:
@@ -53,7 +53,8 @@ bool shares_storage(const at::Tensor& a, const at::Tensor& b) {
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
-// reshape, contiguous and their kind return their argument's memory where they can.
+// Returns true for reshape, contiguous and the like, which return their argument's memory if they
+// can.
 bool returned_an_argument(const OpCall& call) {
   if (!call.traits().written.empty() || call.results().empty()) return false;
   for (const c10::IValue& argument : call.arguments())
@@ -101,13 +102,12 @@ void judge(OpCall& call) {
   call.finish();
 }
 
-// Every ATen operator below autograd comes here while an analysis is alive.
+// Receives every ATen operator below autograd while an analysis is alive.
 void intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const c10::DispatchKeySet below =
       keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey);
   const OpTraits& traits = traits_of(op);
-  // An operator that other operators make up, without a rule of its own: its parts come here
-  // instead.
+  // The parts of an operator that others make up, without a rule of its own, come here instead.
   const bool composed = traits.rule == nullptr &&
                         !op.hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
                         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
@@ -132,7 +132,7 @@ TORCH_LIBRARY_IMPL(_, Fake, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&intercept>());
 }
 
-// Runs without interception and without autograd.
+// Runs code without interception and without autograd.
 class WithoutAnalysis {
   ErrorAnalysis::Pause outside_;
   at::AutoDispatchBelowADInplaceOrView no_autograd_;
@@ -181,7 +181,7 @@ std::string ErrorAnalysis::describe(const at::Tensor& tensor) const {
   const std::string dtype(traits(context.dtype).name);
   if (std::isinf(cell.error))
     return "no bound: the value may leave the range of " + dtype + " or of a function on the way";
-  // In float64 the simulation rounds as the run does, and both count.
+  // In float64 the simulation rounds as the run does, and both roundings count.
   const double unit = arithmetic.stored.unit_roundoff + arithmetic.simulated;
   const double roundings = std::ceil(cell.error / (unit * cell.magnitude) - 1e-6);
   char text[160];

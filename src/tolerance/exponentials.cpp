@@ -1,4 +1,4 @@
-// Softmax and its kind.
+// Bounds softmax and similar operators.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -10,15 +10,15 @@
 namespace distgrad::tolerance {
 namespace {
 
-// What the errors of the row do to log(exp x_i / sum exp x): d = e_i (1 - y_i) + sum over j != i of
-// y_j e_j to first order, and the weights y themselves move by at most exp(2 max e).
+// Holds what the errors of the row do to log(exp x_i / sum exp x): to first order d = e_i (1 - y_i)
+// + sum over j != i of y_j e_j, and the weights y themselves move by at most exp(2 max e).
 struct SoftmaxRow {
   std::vector<double> weights;
   double weighted_error = 0;  // sum of y_j e_j
   double largest_error = 0;
   double highest = -kInfinity;
-  double spread_rounding =
-      0;  // sum of y_j times the rounding of x_j - max, which exp turns into a relative error
+  // Holds the sum of y_j times the rounding of x_j - max, which exp turns into a relative error.
+  double spread_rounding = 0;
   double log_sum = 0;
 };
 
@@ -54,7 +54,7 @@ void softmax(OpCall& call) {
       return;
     }
     const SoftmaxRow s = softmax_row(row, arithmetic);
-    // exp of both, the sum, the quotient (or a product with a rounded reciprocal).
+    // Bounds both exponentials, the sum, and the quotient (or a product with a rounded reciprocal).
     double shared = s.spread_rounding + arithmetic.inner_gamma(static_cast<double>(row.size - 1)) +
                     arithmetic.inner_gamma(2 * kExpUlps) * 2 + arithmetic.inner_gamma(2);
     // Along other dims than the last, 16-bit kernels keep the exponentials in the result, and sum
@@ -86,7 +86,7 @@ void log_softmax(OpCall& call) {
     const double shared =
         s.spread_rounding + arithmetic.inner_gamma(static_cast<double>(row.size - 1)) +
         arithmetic.inner_gamma(2 * kExpUlps) + arithmetic.inner_rounding(s.log_sum, 1) +
-        // max + log(sum) first, or x - max first: either order
+        // either order: max + log(sum) first, or x - max first
         arithmetic.inner_rounding(std::fabs(s.highest) + s.log_sum) +
         // 16-bit kernels keep the sum and its logarithm in their type
         (arithmetic.narrows() ? arithmetic.stored_gamma(1) + arithmetic.stored_rounding(s.log_sum)
@@ -110,7 +110,7 @@ void logsumexp(OpCall& call) {
     const SoftmaxRow s = softmax_row(row, arithmetic);
     const double propagated =
         s.largest_error == 0 ? 0 : s.weighted_error * std::exp(2 * s.largest_error);
-    // Composed of operators that each store their result: the differences, exp, the sum, log.
+    // It is composed of operators that each store their result: the differences, exp, the sum, log.
     double spread = 0;
     for (std::int64_t k = 0; k < row.size; ++k)
       if (s.weights[k] != 0)
@@ -131,9 +131,9 @@ void log_cumulative_sum_exp(OpCall& call) {
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
     double propagated = 0, magnitude = 0;
     for (std::int64_t k = 0; k < row.size; ++k) {
-      propagated = std::max(propagated, row.error(k));  // slopes are at most 1, their sum too
+      propagated = std::max(propagated, row.error(k));  // slopes are at most 1, and so is their sum
       magnitude = std::max(magnitude, std::fabs(row.value(k)));
-      // Each step: a difference, exp, log1p, a sum.
+      // Each step takes a difference, exp, log1p and a sum.
       const double step = arithmetic.stored_gamma(4) * (magnitude + std::log(k + 1.0)) +
                           arithmetic.inner_gamma(2 * kExpUlps);
       errors[k] = k == 0 ? row.error(0) : propagated + static_cast<double>(k) * step;
@@ -142,7 +142,7 @@ void log_cumulative_sum_exp(OpCall& call) {
   });
 }
 
-// grad_x = y (g - sum g y), log version: g - exp(y) sum g.
+// Bounds grad_x = y (g - sum g y) and its log version, g - exp(y) sum g.
 void softmax_backward(OpCall& call) {
   const bool log = call.traits().name == "_log_softmax_backward_data";
   const Arithmetic& arithmetic = call.arithmetic();
@@ -167,7 +167,7 @@ void softmax_backward(OpCall& call) {
     bool exact = false;
     total.error = sum_error({terms, cells, g.size, 1}, arithmetic, &exact);
     for (std::int64_t k = 0; k < g.size; ++k) {
-      // y g - y sum, or y (g - sum): the worse of the two roundings is that of the terms.
+      // Of y g - y sum and y (g - sum), the former rounds worse, by its terms.
       const BoundedValue weight =
           log ? monotone([](double v) { return std::exp(v); }, y.number(k), kExpUlps) : y.number(k);
       BoundedValue result = log ? g.number(k) - weight * total : weight * (g.number(k) - total);

@@ -1,6 +1,6 @@
-// Pointwise operators and their backward kernels as arithmetic on Numbers. Figures in ulps are the
+// Computes pointwise operators and their backward kernels on BoundedValues. Figures in ulps are the
 // largest that the documentation of Sleef (u10, u15, u35 variants), MKL VML (HA) and CUDA's
-// mathematical functions give for float32 and float64; docs/tolerance.md has the table.
+// mathematical functions gives for float32 and float64; docs/tolerance.md has the table.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -17,11 +17,11 @@ const BoundedValue kHalf = {0.5, 0};
 
 using Args = const BoundedValue*;
 
-// Values that come out exactly by definition, with the error of a piecewise function of slope at
+// Returns a value that is exact by definition, with the error of a piecewise function of slope at
 // most 1.
 BoundedValue piece(double value, double error) { return {value, error}; }
 
-// f monotone without rounding of its own (max, clamp).
+// Bounds a monotone f without rounding of its own (max, clamp).
 template <typename F>
 BoundedValue exact_monotone(const F& f, BoundedValue x) {
   const double value = f(x.value);
@@ -62,7 +62,7 @@ BoundedValue hyperbolic_tangent(BoundedValue x) {
 }
 BoundedValue logistic(BoundedValue x) { return kOne / (kOne + exponential(-x)); }
 BoundedValue sine(BoundedValue x) {
-  // |sin(x + d) - sin x| <= |cos x| |d| + d^2/2, and at most 2.
+  // |sin(x + d) - sin x| is at most |cos x| |d| + d^2/2, and at most 2.
   const double error =
       std::min(2.0, std::fabs(std::cos(x.value)) * x.error + x.error * x.error / 2);
   return at_special(x, 0, 0, computed(std::sin(x.value), error, kTrigUlps));
@@ -73,8 +73,8 @@ BoundedValue cosine(BoundedValue x) {
   return at_special(x, 0, 1, computed(std::cos(x.value), error, kTrigUlps));
 }
 BoundedValue absolute(BoundedValue x) { return {std::fabs(x.value), x.error}; }
-// Vectorised kernels have used polynomials of absolute, not relative, accuracy (Abramowitz and
-// Stegun 7.1.26: 1.5e-7). `ulps` of 1 are added for it.
+// Vectorised kernels use polynomials of absolute, not relative, accuracy (Abramowitz and Stegun
+// 7.1.26: 1.5e-7). `ulps` of 1 are added for that.
 BoundedValue error_function(BoundedValue x, double ulps = 2) {
   const double value = std::erf(x.value);
   const double slope = 2 / std::sqrt(std::numbers::pi);
@@ -84,7 +84,7 @@ BoundedValue error_function(BoundedValue x, double ulps = 2) {
   return y;
 }
 
-// log(exp a + exp b), as max + log1p(exp(min - max)).
+// Bounds log(exp a + exp b), computed as max + log1p(exp(min - max)).
 BoundedValue log_add_exp(BoundedValue a, BoundedValue b, double base) {
   const BoundedValue high = larger(a, b), low = smaller(a, b);
   if (base == 2) {
@@ -95,8 +95,8 @@ BoundedValue log_add_exp(BoundedValue a, BoundedValue b, double base) {
   return high + logarithm_1_plus(exponential(low - high));
 }
 
-// The largest deviation at the corners of the box x±e, y±e: exact where f is monotone in each
-// argument.
+// Takes the largest deviation at the corners of the box x±e, y±e, which is exact if f is monotone
+// in each argument.
 template <typename F>
 BoundedValue at_corners(const F& f, BoundedValue x, BoundedValue y, double ulps) {
   const double value = f(x.value, y.value);
@@ -111,7 +111,7 @@ BoundedValue at_corners(const F& f, BoundedValue x, BoundedValue y, double ulps)
 }
 
 BoundedValue power(BoundedValue x, BoundedValue y) {
-  if (y.exact()) {  // torch's kernels have these cases
+  if (y.exact()) {  // torch's kernels treat these cases apart
     if (y.value == 0) return exactly(1);
     if (y.value == 1) return x;
     if (y.value == 2) return x * x;
@@ -175,14 +175,14 @@ BoundedValue clamped(BoundedValue x, BoundedValue low, BoundedValue high) {
   }
   return x;
 }
-// relu6 and its kind: between two constants.
+// Clamps between two constants, as relu6 does.
 BoundedValue gate(BoundedValue x, double low, double high) {
   return clamped(x, constant(low), constant(high));
 }
 
-// 1 + erf(x / sqrt 2), as gelu's own kernels compute it. With AVX2 they evaluate that polynomial
-// in float32: over all float32 in [2^-20, 8) and their negatives gelu is off by up to 10.9 * 2^-24
-// of x / 2, with and without oneDNN (torch 2.15).
+// Bounds 1 + erf(x / sqrt 2), as gelu's own kernels compute it. With AVX2 they evaluate that
+// polynomial in float32: over all float32 in [2^-20, 8) and their negatives gelu is off by up to
+// 10.9 * 2^-24 of x / 2, with and without oneDNN (torch 2.15).
 BoundedValue doubled_normal_cdf(BoundedValue x) {
   constexpr double kGeluUlps = 6;
   return kOne + error_function(x * rounded_constant(std::numbers::sqrt2 / 2), kGeluUlps);
@@ -245,8 +245,8 @@ BoundedValue log_sigmoid(BoundedValue x) {
   return smaller(kZero, x) - logarithm_1_plus(exponential(-absolute(x)));
 }
 BoundedValue divided_by_number(BoundedValue a, BoundedValue b) {
-  // On CUDA a division by a number is a product with its rounded reciprocal; powers of two are
-  // exact either way.
+  // CUDA divides by a number by multiplying with its rounded reciprocal. Powers of two are exact
+  // either way.
   const BoundedValue quotient = a / b;
   int exponent = 0;
   if (a.value == 0 || (b.exact() && std::fabs(std::frexp(b.value, &exponent)) == 0.5))
@@ -667,7 +667,7 @@ const Formula kFormulas[] = {
      {"grad_output", "self"},
      [](Args a) { return a[0] / (a[1] * (kOne - a[1])); },
      true},
-    // losses: before their reduction
+    // losses, before their reduction
     {"mse_loss",
      {"self", "target"},
      [](Args a) {

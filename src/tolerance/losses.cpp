@@ -1,4 +1,4 @@
-// Losses with a reduction, and their backward kernels.
+// Bounds losses with a reduction, and their backward kernels.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Inverses, determinants, solutions and factorisations. The algorithms solve a problem near the
-// given one (backward error dA), and what that does to the result is its sensitivity: Higham,
+// Bounds inverses, determinants, solutions and factorisations. The algorithms solve a problem near
+// the given one (backward error dA), whose sensitivity says what that does to the result: Higham,
 // Accuracy and Stability of Numerical Algorithms, theorem 9.4 (LU), 10.4 (Cholesky), 8.5
 // (triangular systems), 19.4 (Householder QR); LAPACK Users' Guide, chapter 4, for eigenvalues and
 // singular values. Matrices of scenarios are small, so this is written for clarity, with ATen
@@ -44,8 +44,8 @@ void write_bound(OpCall& call, std::size_t which, const at::Tensor& bound) {
   const InArithmetic in(call.arithmetic());
   for (std::int64_t i = 0; i < out.size; ++i) {
     const double b = spread.const_data_ptr<double>()[i];
-    // Twice: the run's rounding and the simulation's are each within the bound of float64 or of the
-    // dtype; the entry's own rounding is added by stored_error.
+    // It counts twice: the run's and the simulation's rounding are each within the bound, of the
+    // dtype or of float64. stored_error adds the entry's own rounding.
     errors[i] = stored_error(
         {out.value(i),
          b >= 0 ? b + call.arithmetic().inner_rounding(std::fabs(out.value(i))) : kInfinity},
@@ -58,8 +58,8 @@ at::Tensor frobenius(const at::Tensor& a) {
   return a.square().sum(at::IntArrayRef{-2, -1}, true).sqrt();
 }
 at::Tensor row_sum_norm(const at::Tensor& a) { return std::get<0>(a.sum(-1, true).max(-2, true)); }
-// First-order bounds hold up to this factor where a perturbation of relative size k is not small: 1
-// / (1 - k).
+// Returns the factor up to which first-order bounds hold if a perturbation of relative size k is
+// not small: 1 / (1 - k).
 at::Tensor amplification(const at::Tensor& k) {
   return at::where(k.lt(1), (1 - k).reciprocal(), at::full({}, kInfinity, at::kDouble));
 }
@@ -69,7 +69,7 @@ at::Tensor product_of_factors(const at::Tensor& a) {
   return p.matmul(l.abs()).matmul(u.abs());
 }
 
-// The backward error of Gaussian elimination: (A + dA) x = b, |dA| <= 3 gamma_n |L||U|.
+// Returns the backward error of Gaussian elimination: (A + dA) x = b, |dA| <= 3 gamma_n |L||U|.
 at::Tensor elimination_error(OpCall& call, const Matrices& a) {
   const auto n = static_cast<double>(a.value.size(-1));
   return a.error + 3 * call.arithmetic().inner_gamma(n) * product_of_factors(a.value);
@@ -82,13 +82,13 @@ at::Tensor inverse_of(const at::Tensor& a) { return std::get<0>(at::linalg_inv_e
 void inverse(OpCall& call) {
   const Matrices a = read_matrices(call, call.view("A") ? "A" : "self");
   const at::Tensor x = call.result(0).to(at::kDouble).abs();
-  // The second factor 2: getri also multiplies the factors' inverses (Higham, section 14.3).
+  // The factor 2 is since getri also multiplies the factors' inverses (Higham, section 14.3).
   const at::Tensor da = 2 * elimination_error(call, a);
   const at::Tensor k = x.matmul(da);
   write_bound(call, 0, k.matmul(x) * amplification(row_sum_norm(k)));
 }
 
-// LU factors handed to lu_solve later stand for the matrix they came from.
+// Notes which matrix LU factors stand for, in case they are passed to lu_solve later.
 void remember_factors(OpCall& call, const at::Tensor& factors, const at::Tensor& da) {
   call.context().factors.push_back({factors, da});
 }
@@ -99,7 +99,7 @@ at::Tensor solution_bound(const at::Tensor& inverse_size, const at::Tensor& da, 
   return (k.matmul(x.abs()) + inverse_size.matmul(b_error)) * amplification(row_sum_norm(k));
 }
 
-// A X = B, or X A = B, which is the same of the transposes.
+// Bounds A X = B, or X A = B, which is the same for the transposes.
 void solve(OpCall& call) {
   const Matrices a = read_matrices(call, "A");
   Matrices b = read_matrices(call, "B");
@@ -178,7 +178,8 @@ void solve_triangular(OpCall& call) {
 
 // ---- determinants
 
-// |det(A + dA) - det A| by Hadamard: the product of the rows' norms, enlarged and not.
+// Bounds |det(A + dA) - det A| by Hadamard: the difference of the products of the rows' norms,
+// enlarged and not.
 at::Tensor determinant_change(const at::Tensor& a, const at::Tensor& da) {
   const at::Tensor rows = a.square().sum(-1).sqrt(), moved = da.square().sum(-1).sqrt();
   return (rows + moved).prod(-1) - rows.prod(-1);
@@ -230,7 +231,7 @@ void cholesky(OpCall& call) {
   at::Tensor l = call.result(0).to(at::kDouble);
   if (upper) l = l.mT();
   const auto n = static_cast<double>(l.size(-1));
-  // Only one triangle is read.
+  // Cholesky reads only one triangle.
   const at::Tensor read = upper ? a.error.triu() : a.error.tril();
   const at::Tensor error = at::maximum(read, read.mT());
   const at::Tensor da = error + call.arithmetic().inner_gamma(n + 1) * l.abs().matmul(l.abs().mT());
@@ -240,8 +241,8 @@ void cholesky(OpCall& call) {
   write_bound(call, 0, upper ? bound.mT() : bound);
 }
 
-// Norm of the backward error of Householder and of orthogonal iterations: a modest multiple of n u
-// |A|.
+// Returns the norm of the backward error of Householder and of orthogonal iterations: a modest
+// multiple of n u |A|.
 at::Tensor orthogonal_error(OpCall& call, const Matrices& a) {
   const auto size = static_cast<double>(a.value.size(-1) * a.value.size(-2));
   return frobenius(a.error) + call.arithmetic().inner_gamma(10 * size) * frobenius(a.value);
@@ -258,7 +259,7 @@ void qr(OpCall& call) {
   write_bound(call, 1, k * largest * amplification(k));
 }
 
-// The smallest distance of each value to another.
+// Returns the smallest distance of each value to another.
 at::Tensor gaps(const at::Tensor& values) {
   at::Tensor distance = (values.unsqueeze(-1) - values.unsqueeze(-2)).abs();
   distance = distance + at::diag_embed(at::full_like(values, kInfinity)).nan_to_num(0, kInfinity);
@@ -293,7 +294,7 @@ void singular_values(OpCall& call) {
   write_bound(call, 2, padded(bound, call.result(2).size(-2)).unsqueeze(-1));
 }
 
-// Wedin: the pseudo-inverse of a matrix of the same rank moves by at most (1 + sqrt 5)/2 |X|^2
+// Bounds the pseudo-inverse by Wedin: if the rank stays, it moves by at most (1 + sqrt 5)/2 |X|^2
 // |dA|.
 void pseudo_inverse(OpCall& call) {
   const Matrices a = read_matrices(call, "self");
@@ -306,11 +307,11 @@ void pseudo_inverse(OpCall& call) {
 }
 
 // Every coefficient of the series is positive, so |exp(A + dA) - exp A| <= exp(|A| + |dA|) - exp
-// |A|; the algorithm has at most eight products and one squaring for each halving of A.
+// |A|. The algorithm has at most eight products and one squaring for each halving of A.
 void matrix_exponential(OpCall& call) {
   const Matrices a = read_matrices(call, "self");
-  // Torch's 16-bit kernel overflows on harmless arguments (measured, 2.11 and 2.15): nothing can be
-  // said of it.
+  // Torch's 16-bit kernel overflows on harmless arguments (measured, 2.11 and 2.15), so there is no
+  // bound.
   if (call.arithmetic().narrows())
     return write_bound(call, 0, at::full({}, kInfinity, at::kDouble));
   const at::Tensor size = at::linalg_matrix_exp(a.value.abs());

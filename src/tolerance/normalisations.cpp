@@ -1,4 +1,4 @@
-// Variances, and layer_norm and group_norm, which divide by their roots.
+// Bounds variances, and layer_norm and group_norm, which divide by their roots.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -16,9 +16,9 @@ struct Moments {
   BoundedValue deviation;  // sum of squared deviations from the mean
 };
 
-// Any of the usual algorithms (two passes, updating, pairwise): relative error n u kappa, kappa^2 =
-// sum x^2 / sum (x-mean)^2 (Chan, Golub and LeVeque 1983, table 1; n u + (n u kappa)^2 for two
-// passes).
+// Bounds any of the usual algorithms (two passes, updating, pairwise) by a relative error of n u
+// kappa, kappa^2 = sum x^2 / sum (x-mean)^2 (Chan, Golub and LeVeque 1983, table 1; n u + (n u
+// kappa)^2 for two passes).
 Moments moments_of(const Buffer& row, const Arithmetic& arithmetic) {
   const auto n = static_cast<double>(row.size);
   Moments m;
@@ -63,7 +63,8 @@ double correction_of(const OpCall& call) {
   return call.boolean("unbiased", true) ? 1 : 0;
 }
 
-// Square root of a variance: never negative in the run, however near to zero.
+// Returns the square root of a variance, which the run never makes negative, however near to zero
+// it is.
 BoundedValue root_of_variance(BoundedValue variance) {
   if (variance.exact()) return square_root(variance);
   const double root = std::sqrt(variance.value);
@@ -98,7 +99,7 @@ Normalized normalize(const Buffer& row, BoundedValue eps, const Arithmetic& arit
   const BoundedValue shifted = variance + eps;
   if (!(shifted.value - shifted.error > 0)) {
     n.inverse = {1 / std::sqrt(shifted.value), shifted.exact() ? 0 : kInfinity};
-    // The variance is not negative in the run, and eps keeps it away from zero.
+    // The run's variance is not negative, and eps keeps it away from zero.
     if (eps.value > 0 && !shifted.exact())
       n.inverse.error = std::max(1 / std::sqrt(eps.value - eps.error) - n.inverse.value,
                                  n.inverse.value - 1 / std::sqrt(shifted.value + shifted.error));
@@ -110,8 +111,8 @@ Normalized normalize(const Buffer& row, BoundedValue eps, const Arithmetic& arit
   return n;
 }
 
-// What layer_norm and group_norm share: rows that are normalised, and the weight of element k of
-// row r.
+// Holds what layer_norm and group_norm share: rows that are normalised, and the weight of element k
+// of row r.
 struct Normalization {
   Rows rows;
   std::int64_t channels = 0;  // elements of weight and bias
@@ -149,7 +150,7 @@ Normalization normalization_of(OpCall& call) {
   return n;
 }
 
-// y = (x - mean) * rstd * weight + bias.
+// Bounds y = (x - mean) * rstd * weight + bias.
 void normalization(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
   const Normalization shape = normalization_of(call);
@@ -167,8 +168,8 @@ void normalization(OpCall& call) {
           BoundedValue y = centred * n.inverse;
           const BoundedValue w = weight.size ? weight.number(shape.channel(r, k)) : constant(1);
           if (weight.size) y = y * w;
-          // Kernels also compute x * (rstd * weight) + (bias - mean * rstd * weight): roundings of
-          // each part.
+          // Some kernels compute x * (rstd * weight) + (bias - mean * rstd * weight), with
+          // roundings of each part.
           y.error += arithmetic.inner_gamma(3) *
                      (std::fabs(row.value(k)) + std::fabs(n.moments.mean.value)) *
                      (n.inverse.value + n.inverse.error) * (std::fabs(w.value) + w.error);
@@ -193,7 +194,7 @@ void normalization(OpCall& call) {
   call.write_errors(call.result(2), inverse_out, inverses);
 }
 
-// A sum of Numbers in any order, in the kernel's inner arithmetic.
+// Sums BoundedValues in any order, in the kernel's inner arithmetic.
 template <typename F>
 BoundedValue total_of(OpCall& call, std::int64_t count, const F& term_at) {
   double* values = call.arena().doubles(count);
@@ -210,7 +211,7 @@ BoundedValue total_of(OpCall& call, std::int64_t count, const F& term_at) {
   return total;
 }
 
-// dx = rstd (g w - mean(g w) - xhat mean(g w xhat)); dw = sum g xhat; db = sum g.
+// Bounds dx = rstd (g w - mean(g w) - xhat mean(g w xhat)), dw = sum g xhat and db = sum g.
 void normalization_backward(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
   const Normalization shape = normalization_of(call);
@@ -243,7 +244,7 @@ void normalization_backward(OpCall& call) {
       const BoundedValue sum_g = total_of(call, x.length, weighted);
       const BoundedValue sum_gx =
           total_of(call, x.length, [&](std::int64_t k) { return weighted(k) * hat[k]; });
-      // Kernels also sum g w x and subtract mean * sum g w from it.
+      // Some kernels sum g w x and subtract mean * sum g w from it.
       double rearranged = 0;
       for (std::int64_t k = 0; k < x.length; ++k)
         rearranged += std::fabs(weighted(k).value) *
@@ -279,7 +280,7 @@ void normalization_backward(OpCall& call) {
             const BoundedValue gradient = g.number(own[k]);
             return which == 1 ? gradient * hats[own[k]] : gradient;
           });
-      if (which == 1) {  // or sum g x - mean sum g, scaled
+      if (which == 1) {  // some kernels scale sum g x - mean sum g
         double rearranged = 0;
         for (const std::int64_t at : own) {
           const std::int64_t r = at / x.length;

@@ -1,4 +1,4 @@
-// p-norms of rows and distances between rows.
+// Bounds p-norms of rows and distances between rows.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace distgrad::tolerance {
 namespace {
 
-// p-norms: |x|^p, a sum of terms of one sign, a root.
+// Bounds p-norms: |x|^p, a sum of terms of one sign, a root.
 void vector_norm(OpCall& call) {
   const Arithmetic& arithmetic = call.arithmetic();
   const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
@@ -146,7 +146,7 @@ void pairwise_distances(OpCall& call) {
   call.write_errors(call.result(), out, errors);
 }
 
-// Row i of the result: the sum over j of g_ij |d|^(p-1) sign(d) / distance_ij^(p-1).
+// Bounds row i of the result: the sum over j of g_ij |d|^(p-1) sign(d) / distance_ij^(p-1).
 void pairwise_distances_backward(OpCall& call) {
   const double p = call.number("p").value_or(2);
   const BoundedView a = call.required_view("x1");
@@ -174,7 +174,8 @@ void pairwise_distances_backward(OpCall& call) {
             p == 2 ? constant(1)
                    : power_of_distance(d, p - 2) / power_of_distance(distance.number(at), p - 2);
         term = g.number(at) * d * unit / distance.number(at);
-        if (p != 2 && !term.exact()) term.error *= 2;  // the kernel's own order of the same factors
+        // The kernel has its own order of the same factors.
+        if (p != 2 && !term.exact()) term.error *= 2;
       }
       const std::int64_t target = at / rows_b * columns + k;
       errors[target] += term.error;

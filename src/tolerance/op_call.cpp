@@ -76,7 +76,7 @@ OpCall::OpCall(Context& context, const c10::OperatorHandle& op, const OpTraits& 
       continue;
     }
     const Buffer buffer = load(arena(), view, view.sizes, arithmetic_for(context.dtype, view.type));
-    // Copied: what the storage holds is about to change.
+    // Copies, since what the storage holds is about to change.
     double* values = arena().doubles(buffer.size);
     for (std::int64_t k = 0; k < buffer.size; ++k) values[k] = buffer.value(k);
     view.data = values;

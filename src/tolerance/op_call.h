@@ -1,5 +1,5 @@
-// One intercepted operator: its arguments as they were before it ran, its results, and what a rule
-// needs to write the results' error bounds.
+// Holds one intercepted operator: its arguments as they were before it ran, its results, and what a
+// rule needs to write the results' error bounds.
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -19,26 +19,26 @@ namespace distgrad::tolerance {
 class OpCall;
 using Rule = void (*)(OpCall&);
 
-// What does not change from call to call.
+// Holds what does not change from call to call.
 struct OpTraits {
   explicit OpTraits(const c10::OperatorHandle& op);
 
   std::string name;  // without namespace, overload and the underscore of in-place operators: "add"
   Rule rule = nullptr;
   const struct Formula* formula = nullptr;
-  bool is_view = false;  // the results share the arguments' memory, and so their cells
+  bool is_view = false;  // the results share the arguments' memory and so their cells
   bool known = true;
   std::vector<std::string> arguments;
-  std::vector<int> written;  // arguments the operator changes (in-place, out=)
+  std::vector<int> written;  // arguments that the operator changes (in-place, out=)
 };
 
-// The LU factors of a matrix, and the error of the matrix they stand for.
+// Holds the LU factors of a matrix, and the error of the matrix that they stand for.
 struct Factors {
   at::Tensor lu;
   at::Tensor error;
 };
 
-// What one ErrorAnalysis has gathered.
+// Holds what one ErrorAnalysis has gathered.
 struct Context {
   DType dtype = DType::kFloat64;
   Shadows shadows;
@@ -47,10 +47,10 @@ struct Context {
   std::vector<std::string> undecided;
   std::vector<std::string> unknown;
   std::vector<Factors> factors;
-  double backward_scale = 1;  // the run's backward may carry values so many times larger
+  double backward_scale = 1;  // the run's backward may carry values this many times larger
 };
 
-// A rule met an overload that it was not written for.
+// Reports that a rule met an overload that it was not written for.
 class NoRule : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -67,25 +67,25 @@ class OpCall {
   Context& context() { return context_; }
   Arena& arena() { return context_.arena; }
 
-  // Arguments, by the schema's names. A missing name or None: index -1, nullptr, nullopt or the
-  // default.
+  // These find arguments by the schema's names. A missing name or None gives index -1, nullptr,
+  // nullopt or the default.
   int index_of(std::string_view name) const;
   const c10::IValue* argument(std::string_view name) const;  // nullptr also for None
   c10::ArrayRef<c10::IValue> arguments() const { return arguments_; }
-  const at::Tensor* tensor(
-      std::string_view name) const;  // values may have been overwritten: see view()
+  // Its values may have been overwritten; see view().
+  const at::Tensor* tensor(std::string_view name) const;
   std::optional<double> number(std::string_view name) const;
   std::int64_t integer(std::string_view name, std::int64_t otherwise) const;
   bool boolean(std::string_view name, bool otherwise) const;
   std::vector<std::int64_t> integers(std::string_view name) const;  // an int or a list of ints
 
-  // A tensor's or number's values and cells as they were before the operator ran.
+  // Return a tensor's or number's values and cells as they were before the operator ran.
   std::optional<BoundedView> view(std::string_view name) const;
   BoundedView view(int index) const;
-  BoundedView required_view(
-      std::string_view name) const;  // throws NoRule where this overload has no such argument
-  // All of argument `name` broadcast to sizes. Python numbers are read as what the kernels compute
-  // in where `numbers_in_inner`, else as rounded to the stored type.
+  // Throws NoRule if this overload has no such argument.
+  BoundedView required_view(std::string_view name) const;
+  // Reads all of a view broadcast to sizes. With `numbers_in_inner` Python numbers have the type
+  // that the kernels compute in, else they are rounded to the stored type.
   Buffer read(const BoundedView& view, c10::IntArrayRef sizes, bool numbers_in_inner = false);
   Buffer read(const BoundedView& view) { return read(view, view.sizes); }
   Buffer read(const at::Tensor& tensor, c10::IntArrayRef sizes) {
@@ -100,15 +100,15 @@ class OpCall {
   }  // of the first floating-point result
 
   void write(const at::Tensor& result, const Cell* cells) { context_.shadows.write(result, cells); }
-  // By element: the error; zero means exact.
+  // Writes the error of each element; zero means exact.
   void write_errors(const at::Tensor& result, const Buffer& out, const double* errors);
 
   bool in_backward() const { return in_backward_; }
-  // The element a rule is at, for messages.
+  // Sets the element that a rule is at, for messages.
   void at_element(std::int64_t i, c10::IntArrayRef sizes) { element_ = i, element_sizes_ = sizes; }
-  // a and b are compared by a branch: reported where not exact and within their errors of each
+  // Reports that a branch compares a and b, if they are inexact and within their errors of each
   // other. Backward's own comparisons are left out, since they repeat a branch of forward with
-  // values that are correlated.
+  // correlated values.
   void branch(BoundedValue a, BoundedValue b);
   void finish();  // reports what branch() found
 
@@ -128,7 +128,7 @@ class OpCall {
   int branches_ = 0;
 };
 
-// The call that formulas on Numbers belong to.
+// Returns the call that formulas on BoundedValues belong to.
 OpCall& current_call();
 class CurrentCall {
  public:
@@ -137,14 +137,14 @@ class CurrentCall {
   CurrentCall(const CurrentCall&) = delete;
   CurrentCall& operator=(const CurrentCall&) = delete;
 };
-// For formulas: x is compared with y.
+// Reports, from a formula, that x is compared with y.
 inline void branch(BoundedValue x, BoundedValue y) { current_call().branch(x, y); }
 inline void branch(BoundedValue x, double y) { current_call().branch(x, {y, 0}); }
 
 bool is_real_floating(c10::ScalarType type);
 bool is_real_floating(const at::Tensor& tensor);
 
-// A number as messages print it: the shortest text that reads back as the same double.
+// Writes a number for messages: the shortest text that reads back as the same double.
 std::string shortest(double value);
 
 }  // namespace distgrad::tolerance

@@ -1,5 +1,5 @@
-// Pointwise operators that are no formula: copies, comparisons, functions without a closed form and
-// gated units.
+// Bounds pointwise operators that are no formula: copies, comparisons, functions without a closed
+// form, and gated units.
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 // ---- copies
 
-// Every element of the result is the argument's, converted to the result's type where that differs.
+// Copies every element of the argument, converted to the result's type if that differs.
 void copy_from(OpCall& call, std::string_view name) {
   const at::Tensor& result = call.result();
   const std::optional<BoundedView> source = call.view(name);
@@ -57,10 +57,10 @@ void constants(OpCall& call) {
     if (is_real_floating(result)) call.write(result, nullptr);
 }
 
-// In place, but only what a tensor's shape is.
+// Does nothing for in-place operators that change only a tensor's shape.
 void reshaped(OpCall&) {}
 
-// A number taken out of a tensor loses its error; what is computed from it cannot be judged.
+// A number taken out of a tensor loses its error, so what is computed from it cannot be judged.
 void taken_number(OpCall& call) {
   const at::Tensor* tensor = call.tensor("self");
   if (tensor == nullptr || !is_real_floating(*tensor)) return;
@@ -68,7 +68,7 @@ void taken_number(OpCall& call) {
   if (x.size == 1 && x.error(0) != 0) call.branch(x.number(0), {x.value(0), 0});
 }
 
-// start + i step, where the run may compute the step and every element in the dtype.
+// Bounds start + i step; the run may compute the step and every element in the dtype.
 void evenly_spaced(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;
@@ -85,7 +85,7 @@ void evenly_spaced(OpCall& call) {
       (call.traits().name == "arange" ? step.value_or(1) == std::floor(step.value_or(1)) : false))
     return;
   double* errors = call.arena().doubles(out.size);
-  // step, its product with i, and the sum are rounded once each; largest bounds all of them.
+  // The step, its product with i, and the sum are each rounded once; `largest` bounds all of them.
   for (std::int64_t i = 0; i < out.size; ++i)
     errors[i] = call.arithmetic().stored_gamma(4) * 2 * largest;
   if (call.traits().name == "logspace")
@@ -108,7 +108,7 @@ void compare(OpCall& call) {
   }
 }
 
-// torch.equal: one answer for all elements.
+// Compares for torch.equal, which has one answer for all elements.
 void compare_all(OpCall& call) {
   const at::Tensor* a = call.tensor("self");
   const at::Tensor* b = call.tensor("other");
@@ -121,7 +121,7 @@ void compare_all(OpCall& call) {
   }
 }
 
-// bucketize, searchsorted: every value against every boundary.
+// Compares, for bucketize and searchsorted, every value with every boundary.
 void compare_with_boundaries(OpCall& call) {
   const bool searches = call.traits().name == "searchsorted";
   const std::optional<BoundedView> values = call.view("self"),
@@ -163,8 +163,8 @@ void smooth(OpCall& call) {
       }
     }
   }
-  // Series and recurrences of about ten operations; digamma and polygamma also cancel terms of size
-  // 1/x and log x.
+  // Series and recurrences take about ten operations. digamma and polygamma also cancel terms of
+  // size 1/x and log x.
   const bool cancels = call.traits().name == "digamma" || call.traits().name == "polygamma";
   constexpr double kUlps = 10;
   const InArithmetic in(call.arithmetic());
@@ -217,7 +217,7 @@ void glu(OpCall& call) {
   });
 }
 
-// Two results, the second before its reduction over the broadcast dims.
+// Bounds both results, the second before its reduction over the broadcast dims.
 void prelu_backward(OpCall& call) {
   const at::Tensor& result = call.result();
   const Buffer x = call.read(call.required_view("self"), result.sizes()),
@@ -232,7 +232,7 @@ void prelu_backward(OpCall& call) {
   });
 }
 
-// Two results: the function, and exp(-|x|) kept for backward.
+// Bounds both results: the function, and exp(-|x|), which is kept for backward.
 void log_sigmoid_forward(OpCall& call) {
   apply_formula(call);
   if (call.results().size() < 2 || call.result(1).numel() != call.result(0).numel()) return;

@@ -11,7 +11,7 @@ namespace {
 thread_local double more_ulps_of_functions = 0;
 
 Format make_format(const DTypeTraits& t) {
-  // IEEE formats and bfloat16: the smallest subnormal is 2^(emin - p + 1), and emax = 1 - emin.
+  // In IEEE formats and bfloat16 the smallest subnormal is 2^(emin - p + 1), and emax = 1 - emin.
   const int emin = t.min_exponent + t.significand_bits - 1;
   const int emax = 1 - emin;
   Format f;
@@ -38,9 +38,8 @@ double gamma(double n, double unit_roundoff) {
 double rounding(const Format& format, double simulated, double magnitude, double ulps) {
   if (magnitude == 0) return 0;
   if (!(magnitude <= format.largest)) return kInfinity;  // may overflow in the run
-  if (ulps > 0.5)
-    ulps +=
-        more_ulps_of_functions;  // at 0.5 it is arithmetic, which IEEE 754 decides on every device
+  // 0.5 is arithmetic, which IEEE 754 fixes on every device.
+  if (ulps > 0.5) ulps += more_ulps_of_functions;
   double error = 2 * ulps * (format.unit_roundoff + simulated) * magnitude;
   if (magnitude < 2 * format.smallest_normal) error += ulps * format.smallest;
   return error;

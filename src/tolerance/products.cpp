@@ -6,16 +6,16 @@
 namespace distgrad::tolerance {
 namespace {
 
-// In exact arithmetic, and with no more bits than the stored type has; its range is product_error's
-// business.
+// Returns true if the product is exact and has no more bits than the stored type. product_error
+// checks its range.
 bool multiplies_exactly(double a, double b, const Format& stored) {
   const double product = a * b;
   return std::isfinite(product) && std::fabs(product) > kResidualUnderflow &&
          std::fma(a, b, -product) == 0 && significant_bits(product) <= stored.significand_bits;
 }
 
-// Half a unit of the subnormals, in the stored type, in what a kernel computes in before, and in
-// the simulation.
+// Returns half a unit of the subnormals, in the stored type, in what a kernel computes in before,
+// and in the simulation.
 double underflow_error(const Arithmetic& arithmetic) {
   double error = arithmetic.stored.smallest / 2;
   if (arithmetic.narrows()) error += arithmetic.inner.smallest / 2;

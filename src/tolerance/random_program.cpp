@@ -28,7 +28,7 @@ enum Collective {
 };
 constexpr int kCollectiveCount = 9;
 
-// How an execution does what is open: null random means the simulation.
+// Chooses how an execution does what is open. A null `random` means the simulation.
 struct Execution {
   Random* random = nullptr;
   ErrorAnalysis* analysis = nullptr;
@@ -59,7 +59,8 @@ at::Tensor sum_in_some_order(const ByRank& terms, Random& random) {
   return left[0];
 }
 
-// Neighbours are multiplied, drawn anew each time: every order and every association.
+// Multiplies random neighbours until one is left, which draws from every order and every
+// association.
 at::Tensor product_in_some_order(ByRank left, Random& random) {
   std::shuffle(left.begin(), left.end(), random);
   while (left.size() > 1) {
@@ -70,8 +71,8 @@ at::Tensor product_in_some_order(ByRank left, Random& random) {
   return left[0];
 }
 
-// A product over the ranks whose adjoint takes the cotangent and the other ranks' factors in some
-// order too.
+// Multiplies over the ranks; its adjoint takes the cotangent and the other ranks' factors in some
+// order, too.
 struct ProductOfRanks : torch::autograd::Function<ProductOfRanks> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& factors,
                             std::int64_t seed) {
@@ -93,7 +94,7 @@ struct ProductOfRanks : torch::autograd::Function<ProductOfRanks> {
   }
 };
 
-// One tensor on N ranks, whose cotangents are summed in some order.
+// Puts one tensor on N ranks and sums their cotangents in some order.
 struct FanOut : torch::autograd::Function<FanOut> {
   static tensor_list forward(AutogradContext* context, const at::Tensor& x, std::int64_t ranks,
                              std::int64_t seed) {
@@ -179,7 +180,7 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Execution& execu
       total = at::stack(x).amax(0);
       break;
     case kProduct:
-      // Or as autograd differentiates a chain of factors.
+      // The other form is how autograd differentiates a chain of factors.
       total = before ? product_in_some_order(x, *execution.random)
                      : ProductOfRanks::apply(at::stack(x),
                                              static_cast<std::int64_t>((*execution.random)() >> 1));
@@ -193,8 +194,8 @@ ByRank reduced(const ByRank& x, const Instruction& instruction, Execution& execu
   return fan_out(total, n, execution);
 }
 
-// Half of the products have small and large factors, whose partial products leave the range of
-// float16 in some orders.
+// Returns true for half of the products. These have small and large factors, whose partial products
+// leave the range of float16 in some orders.
 bool has_uneven_factors(const Instruction& instruction) {
   return instruction.op == kProduct && instruction.variant >= 4;
 }
@@ -216,7 +217,8 @@ ByRank collective(const ByRank& operands, const Instruction& instruction, Execut
   ByRank out;
   switch (instruction.op) {
     case kAllGather: {
-      if (!execution.simulates() && execution.coin()) {  // as vissl: zero-padded stacks, summed
+      if (!execution.simulates() && execution.coin()) {  // as vissl does: zero-padded stacks,
+                                                         // summed
         ByRank padded;
         for (int r = 0; r < n; ++r) {
           ByRank slots(n, at::zeros_like(x[r]));
@@ -259,7 +261,7 @@ struct LocalOp {
 };
 
 // Where a comparison or an index is needed, constants keep the decisions away from ties that
-// rounding would turn.
+// rounding would change.
 const std::array kLocals = {
     LocalOp{"x + y", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x + y; }},
     LocalOp{"x - y", [](const at::Tensor& x, const at::Tensor& y, const Instruction&) { return x - y; }},
@@ -333,8 +335,8 @@ const std::array kLocals = {
     LocalOp{"pow 1.7", [](const at::Tensor& x, const at::Tensor&, const Instruction&) { return (1 + x.abs()).pow(1.7) * 0.25; }},
 };
 
-// Those that keep integers integers (or dyadic): + - * c*x c-x big relu abs maximum where cat flip
-// index tril amax.
+// Lists operators that keep integers integers (or dyadic): + - * c*x c-x big relu abs maximum where
+// cat flip index tril amax.
 const std::array<std::size_t, 14> kExactLocals = {0, 1, 2, 4, 6, 7, 25, 26, 27, 28, 30, 31, 32, 36};
 
 at::Tensor execute_local(const Instruction& instruction, const at::Tensor& x, const at::Tensor& y) {
@@ -353,7 +355,7 @@ ByRank execute(const Instruction& instruction, const std::vector<ByRank>& values
 ByRank losses_of(const std::vector<ByRank>& values) {
   ByRank losses;
   for (std::size_t r = 0; r < values[0].size(); ++r) {
-    // Weights that differ by rank and element: equal ones hide what is swapped.
+    // Weights differ by rank and element, since equal ones would hide swapped values.
     const at::Tensor last = values.back()[r], other = values[values.size() / 2][r];
     const at::Tensor weights =
         at::arange(last.numel(), last.options().requires_grad(false)).view(last.sizes()) * 0.25;
@@ -366,7 +368,7 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Executio
   std::vector<ByRank> values, leaves;
   for (std::size_t i = 0; i < program.leaves.size(); ++i) {
     ByRank own;
-    // The simulation has one leaf for a replicated input, a run a copy on each rank.
+    // The simulation has one leaf for a replicated input, a run has a copy on each rank.
     const std::size_t copies = program.replicated[i] && execution.simulates() ? 1 : program.ranks;
     for (std::size_t r = 0; r < copies; ++r)
       own.push_back(
@@ -379,7 +381,7 @@ Outcome execute_all(const RandomProgram& program, at::ScalarType dtype, Executio
   Outcome outcome;
   outcome.losses = losses_of(values);
 
-  // 1/N as cotangent from the start, or a division of the gradients at the end.
+  // Starts with cotangents of 1/N, or divides the gradients at the end.
   const bool divide_at_end = program.mean && !execution.simulates() && execution.coin();
   const double weight = program.mean && !divide_at_end ? 1.0 / program.ranks : 1.0;
   if (execution.analysis && program.mean) execution.analysis->set_backward_scale(program.ranks);
@@ -471,12 +473,11 @@ RandomProgram random_program(Random& random, at::ScalarType dtype) {
     instruction.a = up_to(4) ? known - 1 : up_to(known);  // mostly a chain
     instruction.b = up_to(known);
     instruction.variant = up_to(8);
-    instruction.number =
-        std::round(normal(random) * 1000) / 1000;  // decimal: hardly ever in a dtype
+    // A decimal number is hardly ever in a dtype.
+    instruction.number = std::round(normal(random) * 1000) / 1000;
     if (integers) instruction.number = 1 + up_to(3);
     const ByRank result = execute(instruction, values, execution);
-    // Keeps values in a range where programs of people live; everything else would be noise or
-    // overflow.
+    // Keeps values in the range of real programs; anything else would be noise or overflow.
     double size = 0;
     for (const at::Tensor& t : result) size = std::max(size, t.abs().max().item<double>());
     const double least = has_uneven_factors(instruction) ? 1e-6 : 1e-3;

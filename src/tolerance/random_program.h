@@ -1,6 +1,6 @@
-// Random programs of N virtual ranks for the tests of the error bounds: operators, collectives and
-// a loss, executed in any dtype with plain ATen, in the simulation's manner or as a right or wrong
-// subject would.
+// Draws random programs of N virtual ranks for the tests of the error bounds: operators,
+// collectives and a loss, executed in any dtype with plain ATen, in the simulation's manner or as a
+// right or wrong subject would.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -47,11 +47,11 @@ struct Outcome {
   std::vector<ByRank> gradients;  // by leaf: by rank, or one summed over the ranks
 };
 
-// As the simulator does: float64, collectives as tensor code over all ranks. Gradients are the
-// tensors themselves, so that the analysis, which is alive, can be asked about them.
+// Executes as the simulator does: in float64, with collectives as tensor code over all ranks.
+// Gradients are the tensors themselves, so that the live analysis can be asked about them.
 Outcome simulate(const RandomProgram& program, const Fault& fault, ErrorAnalysis& analysis);
-// As a subject does: in the dtype, reductions in an order drawn from `random`, scaling before or
-// after sums, and so on.
+// Executes as a subject does: in the dtype, with reductions in an order drawn from `random`,
+// scaling before or after sums, and so on.
 Outcome run(const RandomProgram& program, at::ScalarType dtype, const Fault& fault, Random& random);
 
 int collectives_in(const RandomProgram& program);

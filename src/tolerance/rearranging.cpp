@@ -1,5 +1,5 @@
-// Operators that move elements and compute nothing: cells move with them. Where an element of the
-// result comes from is found by running the operator once more on tensors of element numbers.
+// Bounds operators that move elements and compute nothing: cells move with them. To find where an
+// element of the result comes from, it runs the operator again on tensors of element numbers.
 #include <ATen/Functions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
@@ -11,15 +11,15 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Element k of the arguments is numbered -(2^52 + k): exact in double, and no value that a program
-// fills in.
+// Numbers element k of the arguments -(2^52 + k), which is exact in double and no value that
+// programs fill in.
 constexpr double kFirstNumber = -4503599627370496.0;
 
 bool moves(const c10::IValue& value) {
   return value.isTensor() && is_real_floating(value.toTensor());
 }
 
-// The elements of all arguments, one after another.
+// Holds the elements of all arguments, one after another.
 class Sources {
  public:
   void append(const Buffer& buffer) {
@@ -51,7 +51,7 @@ at::Tensor numbered(const BoundedView& view, std::int64_t first) {
   return numbers;
 }
 
-// A broadcast view's zero strides do not matter here: the numbers are laid out densely.
+// A broadcast view's zero strides do not matter here, since the numbers are laid out densely.
 void rearrange(OpCall& call) {
   bool any_floating = false;
   for (const at::Tensor& result : call.results()) any_floating |= is_real_floating(result);
@@ -127,8 +127,8 @@ void stack_rule(OpCall& call) {
     call.context().shadows.mark_operand(operand);
 }
 
-// Sorted by value: the cells follow the indices that came out; neighbours that may change places
-// are branches.
+// Handles sorting by value: the cells follow the resulting indices, and neighbours that may change
+// places are branches.
 void ordered(OpCall& call) {
   if (call.results().size() < 2) return;
   const at::Tensor& values = call.result(0);
@@ -159,7 +159,7 @@ void ordered(OpCall& call) {
     call.at_element(i, target.sizes());
     if (i % length != 0) call.branch(all.number(source(i - 1)), all.number(source(i)));
   }
-  // topk: the last one taken against those left out.
+  // For topk, compare the last one taken with those left out.
   const std::int64_t whole = self->size(dim);
   if (length != 0 && length < whole) {
     const at::Tensor every = numbered(call.required_view("self"), 0).movedim(dim, -1).contiguous();

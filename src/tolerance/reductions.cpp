@@ -1,4 +1,4 @@
-// Sums, products, extrema and what is chosen of a row.
+// Bounds sums, products, extrema, and elements chosen from a row.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace distgrad::tolerance {
 namespace {
 
-// The rows are the ranks' terms (or those of a stack): added in any order, each addition rounded,
-// and still a sum for what is added to it later.
+// The rows are the ranks' terms (or those of a stack): the run adds them in any order and rounds
+// each addition, and the result is still a sum for what is added to it later.
 void sum_of_stack(OpCall& call, const Rows& rows, double divisor) {
   const at::Tensor& result = call.result();
   const Arithmetic& arithmetic = call.arithmetic();
@@ -33,7 +33,7 @@ void sum_of_stack(OpCall& call, const Rows& rows, double divisor) {
       const InArithmetic in(arithmetic);
       BoundedValue mean = BoundedValue{out.value(i) * divisor, cells[i].error} / constant(divisor);
       if (!mean.exact() || cells[i].terms > 1) {
-        // As for a sum divided by a number: the terms may be divided instead.
+        // As with a sum divided by a number, the terms may be divided instead.
         mean.error += 2 * (arithmetic.stored.unit_roundoff + arithmetic.simulated) *
                       cells[i].magnitude / divisor;
       }
@@ -62,7 +62,7 @@ void sum(OpCall& call) {
 
 BoundedValue over_count(BoundedValue total, double n, const Arithmetic& arithmetic) {
   if (n == 1) return total;
-  // The sum is rounded to the stored type first, then divided, or multiplied by a rounded 1/n.
+  // The run rounds the sum to the stored type first, then divides, or multiplies by a rounded 1/n.
   if (arithmetic.narrows() && !(total.exact() && fits(arithmetic.stored, total.value)))
     total.error += arithmetic.stored_rounding(std::fabs(total.value) + total.error);
   BoundedValue mean = total / constant(n);
@@ -95,7 +95,7 @@ void trace(OpCall& call) {
               [&](const Buffer& row, double out) { return row_sum(row, call.arithmetic(), out); });
 }
 
-// Partial sums in any order; scans on a GPU round each to the stored type.
+// Bounds partial sums in any order; scans on a GPU round each to the stored type.
 void cumulative_sum(OpCall& call) {
   const Rows rows = rows_of(call, call.required_view("self"), dims_argument(call));
   map_rows(call, call.result(), rows, [&](const Buffer& row, const Buffer& out, double* errors) {
@@ -107,7 +107,7 @@ void cumulative_sum(OpCall& call) {
   });
 }
 
-// Factors in any order, as in a product over ranks.
+// Bounds factors in any order, as in a product over ranks.
 BoundedValue row_product(const Buffer& row, const Arithmetic& arithmetic) {
   if (row.size == 0) return constant(1);
   ProductFigures product = factor(row.number(0));
@@ -165,7 +165,8 @@ void both_extremes(OpCall& call) {
   extreme(call, 1, 1);
 }
 
-// median, kthvalue, mode: an element of the row; its neighbours in order are compared with it.
+// Bounds median, kthvalue and mode, which choose an element of the row. It is compared with the
+// other elements.
 void selected(OpCall& call) {
   const at::Tensor& result = call.result();
   if (!is_real_floating(result)) return;

@@ -8,7 +8,7 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Dims as torch gives them; none: all.
+// Normalises dims as torch gives them; none means all.
 Dims normalized(const std::vector<std::int64_t>& dims, std::int64_t rank) {
   Dims out;
   for (std::int64_t d : dims) out.push_back(d < 0 ? d + std::max<std::int64_t>(rank, 1) : d);

@@ -1,4 +1,5 @@
-// What rules of reductions and row operators share: a tensor as rows, and what is made of one row.
+// Holds what rules of reductions and row operators share: a tensor as rows, and the handling of one
+// row.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,7 +13,7 @@
 
 namespace distgrad::tolerance {
 
-// A tensor read with some dims last: rows of `length` elements, in row-major order of the other
+// Reads a tensor with some dims last, as rows of `length` elements in row-major order of the other
 // dims.
 struct Rows {
   Buffer all;
@@ -22,24 +23,24 @@ struct Rows {
   Buffer row(std::int64_t i) const { return all.row(i * length, length); }
 };
 
-// `dims` as torch gives them; none: all.
+// `dims` are as torch gives them; none means all.
 Rows rows_of(OpCall&, const BoundedView&, const std::vector<std::int64_t>& dims);
 
 inline std::vector<std::int64_t> dims_argument(const OpCall& call) { return call.integers("dim"); }
 
 inline bool any_cells(const Rows& rows) { return rows.all.cells != nullptr; }
 
-// An optional argument; of no size where it is not given.
+// Reads an optional argument, with size 0 if it is not given.
 Buffer read_or_none(OpCall&, std::string_view name, c10::IntArrayRef sizes);
 
-// `out` with the error of a sum of the row in any order.
+// Returns `out` with the error of a sum of the row in any order.
 BoundedValue row_sum(const Buffer& row, const Arithmetic&, double out);
 
-// The largest (sign 1) or smallest (-1) of values with errors; whoever may be it is compared with
-// the winner, as a branch.
+// Returns the largest (sign 1) or smallest (-1) of values with errors. Every element that may be it
+// is compared with the winner, as a branch.
 BoundedValue extremum(OpCall&, const Buffer& row, double sign);
 
-// One BoundedValue a row, given to the result's elements, which are in the same order with and
+// Writes one BoundedValue a row to the result's elements, which are in the same order with and
 // without keepdim.
 template <typename F>
 void reduce_rows(OpCall& call, const at::Tensor& result, const Rows& rows, const F& f) {
@@ -53,7 +54,7 @@ void reduce_rows(OpCall& call, const at::Tensor& result, const Rows& rows, const
   call.write_errors(result, out, errors);
 }
 
-// f(row, out row, errors): for operators whose result has the argument's shape.
+// Calls f(row, out row, errors), for operators whose result has the argument's shape.
 template <typename F>
 void map_rows(OpCall& call, const at::Tensor& result, const Rows& rows, const F& f) {
   const at::Tensor moved = result.permute(c10::IntArrayRef(rows.order));

@@ -8,7 +8,7 @@
 namespace distgrad::tolerance {
 namespace {
 
-// Splitmix64's mixing step: reproducible signs without random state.
+// Computes Splitmix64's mixing step, for reproducible signs without random state.
 std::uint64_t mixed(std::uint64_t x) {
   x += 0x9e3779b97f4a7c15;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
@@ -16,7 +16,8 @@ std::uint64_t mixed(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// The argument with every element moved by its error or by a rounding to the dtype, up or down.
+// Returns the argument with every element moved by its error or by a rounding to the dtype, up or
+// down.
 at::Tensor perturbed(OpCall& call, const BoundedView& view, std::uint64_t pattern) {
   at::Tensor tensor = at::empty(c10::IntArrayRef(view.sizes), at::kDouble);
   double* data = tensor.mutable_data_ptr<double>();
@@ -46,10 +47,10 @@ void find_rule(OpTraits& traits) {
 }
 
 void estimate_by_perturbation(OpCall& call) {
-  constexpr int kPatterns =
-      8;  // random sign patterns: the largest deviation of a linear map is at one of 2^n corners
-  constexpr double kSafety =
-      8;  // what eight of them may miss, and the operator's own rounding inside
+  // Gives the number of random sign patterns; a linear map deviates most at one of 2^n corners.
+  constexpr int kPatterns = 8;
+  // Covers what eight patterns may miss, and the operator's own rounding.
+  constexpr double kSafety = 8;
   for (const at::Tensor& result : call.results()) {
     if (!is_real_floating(result)) continue;
     std::vector<double> deviation(static_cast<std::size_t>(result.numel()), 0.0);

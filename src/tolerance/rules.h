@@ -1,5 +1,5 @@
-// The rules: how each operator passes on its arguments' errors and what it adds. One table a family
-// of operators.
+// Lists the rules, which say how each operator passes on its arguments' errors and what it adds.
+// There is one table a family of operators.
 #pragma once
 
 #include <array>
@@ -26,33 +26,32 @@ std::span<const RuleRow> loss_rules();           // nll_loss, mse_loss
 std::span<const RuleRow> contraction_rules();  // mm, dot, index_add, convolution: sums of products
 std::span<const RuleRow> matrix_rules();       // inverse, solve, determinant
 
-// A pointwise operator as arithmetic on Numbers, in the order of the kernel's own operations.
+// Computes a pointwise operator on BoundedValues, in the order of the kernel's own operations.
 struct Formula {
   std::string_view op;
-  std::array<std::string_view, 6>
-      arguments;  // the schema's names, tensors and numbers; empty: no more
+  // Has the schema's names of tensors and numbers; an empty name ends them.
+  std::array<std::string_view, 6> arguments;
   BoundedValue (*evaluate)(const BoundedValue* arguments);
-  bool stores_each_step =
-      false;  // kernels of the 16-bit types round each step, not only the result
+  // Says that kernels of the 16-bit types round each step, not only the result.
+  bool stores_each_step = false;
 };
 std::span<const Formula> formulas();
 
 bool given(BoundedValue argument);  // false: the argument was None or is not in this overload
 
-// Finds rule and formula; traits.known is false where there is none.
+// Finds rule and formula; traits.known is false if there is none.
 void find_rule(OpTraits& traits);
 
-// The formula of traits().formula on all elements of result 0.
+// Applies traits().formula to all elements of result 0.
 void apply_formula(OpCall& call);
-// Evaluated anew at perturbed arguments: for operators without a rule.
+// Evaluates an operator without a rule again at perturbed arguments.
 void estimate_by_perturbation(OpCall& call);
 
-// Sums shared by families.
-// The error of a sum in any order, of rows' terms that are finished values, in the kernel's inner
-// arithmetic.
+// Several families share sums. This one returns the error of a sum in any order of rows' terms that
+// are finished values, in the kernel's inner arithmetic.
 double sum_error(const Buffer& row, const Arithmetic& arithmetic, bool* exact);
-// One sum whose terms the run may add in another order, with each addition rounded to the stored
-// type.
+// Joins two sums whose terms the run may add in another order, with each addition rounded to the
+// stored type.
 Cell merged(const Cell& a, const Cell& b);
 Cell finished(Cell cell, const Arithmetic& arithmetic);  // sets error from the figures of the terms
 

@@ -1,6 +1,6 @@
-// What is known of the error of every element of every tensor, kept by storage: a view, whatever
-// its strides, reads and writes the same memory and so finds the same cells; an in-place operator
-// changes them where they are.
+// Keeps what is known of the error of every element of every tensor, by storage. A view with any
+// strides reads and writes the same memory and so finds the same cells, and an in-place operator
+// changes them in place.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,20 +17,20 @@
 
 namespace distgrad::tolerance {
 
-// One element. The default cell says: exact, one term. An element that is a sum whose terms the run
-// may add in another order (a reduction over ranks, autograd's accumulation) keeps the figures of
-// its terms, so that what is added to it later is judged as one sum with them.
+// Describes one element. The default cell is exact, with one term. An element that is a sum whose
+// terms the run may add in another order (a reduction over ranks, autograd's accumulation) keeps
+// the figures of its terms, so that what is added to it later is judged as one sum with them.
 struct Cell {
   double error = 0;        // bound of |run - simulation|
   double sum_error = 0;    // the sum of the terms' own errors
   double magnitude = 0;    // the sum of the terms' absolute values, errors included
   std::int32_t terms = 0;  // 0: the default cell
-  std::int16_t unit =
-      kNoBit;  // all terms are multiples of 2^unit; kInexact where some term has an error
-  // An exact product of so many factors and one more: as a factor of an inexact product it may
-  // itself have been rounded on the way, had the factors been taken in another order.
+  // All terms are multiples of 2^unit; kInexact if some term has an error.
+  std::int16_t unit = kNoBit;
+  // Counts the multiplications of an exact product. As a factor of an inexact product it may itself
+  // be rounded on the way if the run takes the factors in another order.
   std::int16_t exact_products = 0;
-  ProductFigures product;  // of factors in any order; none where the program says the order
+  ProductFigures product;  // of factors in any order; none if the program fixes the order
 
   static constexpr std::int16_t kInexact = -kNoBit;
   bool plain() const { return terms == 0; }
@@ -39,10 +39,10 @@ struct Cell {
 inline Cell inexact_cell(double value, double error) {
   return {error, error, std::fabs(value) + error, 1, Cell::kInexact, 0, {}};
 }
-// The cell's figures where the default cell is written out.
+// Returns the cell with its figures written out, if it is the default cell.
 Cell expanded(const Cell& cell, double value);
 
-// Memory of one operator's rules, given back at once.
+// Holds the memory of one operator's rules, which is freed at once.
 class Arena {
  public:
   double* doubles(std::int64_t n);
@@ -58,12 +58,12 @@ class Arena {
 
 using Dims = c10::SmallVector<std::int64_t, 6>;
 
-// A strided look at values and their cells; values of any real dtype.
+// Views values and their cells with strides; the values may have any real dtype.
 struct BoundedView {
   const void* data = nullptr;
   c10::ScalarType type = c10::ScalarType::Double;
   const Cell* cells = nullptr;  // parallel to data; null: none known
-  bool scan = true;      // cells unknown: a value that the dtype does not hold was rounded (a
+  bool scan = true;      // cells are unknown: a value that the dtype does not hold was rounded (a
                          // constructor, a leaf's weight)
   bool wrapped = false;  // a Python number
   bool operand = false;  // Entry::operand
@@ -74,7 +74,7 @@ struct BoundedView {
   bool contiguous() const;
 };
 
-// Values as double in row-major order of some shape; step 0: one value for all elements.
+// Holds values as double in row-major order of some shape. A step of 0 repeats one value.
 struct Buffer {
   const double* values = nullptr;
   const Cell* cells = nullptr;  // null: all exact, one term each
@@ -96,33 +96,33 @@ class Shadows {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // keeps the address from being used again
     std::vector<Cell> cells;  // by element of the storage; empty: all plain
     bool stacked = false;     // written by stack: its leading dim may be the ranks
-    bool operand =
-        false;  // read by stack: may be one rank's operand of a collective, a factor of its product
+    // stack has read it: it may be one rank's operand of a collective, a factor of its product.
+    bool operand = false;
   };
 
   Entry& obtain(const at::Tensor& tensor);  // with cells for every element of the storage
-  // The tensor is the whole of a storage that stack wrote (or a multiple of one).
+  // Returns true if the tensor is the whole of a storage that stack wrote (or a multiple of one).
   bool is_stacked(const at::Tensor& tensor) const;
   void mark_stacked(const at::Tensor& tensor);
   void mark_operand(const at::Tensor& tensor);
   BoundedView view_of(const at::Tensor& tensor) const;
-  // `cells` in row-major order of the tensor; null: all plain.
+  // Writes `cells` in row-major order of the tensor; null means all plain.
   void write(const at::Tensor& tensor, const Cell* cells);
-  void forget_dead();  // storages that are gone
+  void forget_dead();  // storages that no longer exist
 
  private:
   Entry* find(const at::Tensor& tensor);
   const Entry* find(const at::Tensor& tensor) const {
     return const_cast<Shadows*>(this)->find(tensor);
   }
-  Entry& entry_of(const at::Tensor& tensor);  // made where there is none
+  Entry& entry_of(const at::Tensor& tensor);  // made if there is none
 
   std::unordered_map<const c10::StorageImpl*, Entry> entries_;
   std::size_t cells_written_ = 0;
 };
 
-// Reads a view broadcast to `sizes`. `scanned`: the format that values without cells are checked
-// against.
+// Reads a view broadcast to `sizes`. Values without cells are checked against the format of
+// `scanned`.
 Buffer load(Arena& arena, const BoundedView& view, c10::IntArrayRef sizes,
             const Arithmetic& scanned);
 

@@ -1,5 +1,5 @@
-// Operators that look at the terms of sums and at the factors of products, which the run may take
-// in another order.
+// Bounds operators that look at the terms of sums and at the factors of products, which the run may
+// take in another order.
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
@@ -16,8 +16,7 @@ double sign_of_alpha(const OpCall& call) {
   return alpha.value_or(1);
 }
 
-// In backward, additions are those of autograd's accumulation, or may be: their order is the
-// engine's business.
+// Any addition in backward may be autograd's accumulation, whose order the engine decides.
 void add_terms(OpCall& call, Buffer a, Buffer b) {
   const at::Tensor& result = call.result();
   const Arithmetic& arithmetic = call.arithmetic();
@@ -45,7 +44,7 @@ void add_or_subtract(OpCall& call, std::string_view first, std::string_view seco
     add_terms(call, arguments.buffers[0], arguments.buffers[1]);
     return;
   }
-  // With a factor the 16-bit kernels round the product too.
+  // With a factor the 16-bit kernels round the product, too.
   Arithmetic each_step = call.arithmetic();
   if (std::fabs(alpha) != 1) each_step.inner = each_step.stored;
   const InArithmetic in(each_step);
@@ -72,15 +71,15 @@ void negate(OpCall& call) {
   call.write(result, cells);
 }
 
-// A sum times a number: the run may scale the terms instead (an average divides before or after the
-// sum).
+// Scales a sum by a number. The run may scale the terms instead (an average divides before or after
+// the sum).
 Cell scaled(const Cell& sum, BoundedValue factor, bool divides, const Arithmetic& arithmetic) {
   int exponent = 0;
   std::frexp(factor.value, &exponent);
   const bool power_of_two = is_power_of_two(factor.value);
   const double size = divides ? 1 / std::fabs(factor.value) : std::fabs(factor.value);
   Cell out = sum;
-  if (std::isinf(sum.error)) return out;  // may overflow before it is scaled
+  if (std::isinf(sum.error)) return out;  // it may overflow before it is scaled
   out.magnitude = sum.magnitude * size;
   const double from_factor = divides ? factor.error * size : factor.error / std::fabs(factor.value);
   out.sum_error = sum.sum_error * size + out.magnitude * from_factor;
@@ -98,7 +97,7 @@ Cell scaled(const Cell& sum, BoundedValue factor, bool divides, const Arithmetic
   }
   if (!exact) {
     out.unit = Cell::kInexact;
-    // Each term rounded once, twice where a reciprocal is.
+    // Each term is rounded once, or twice with a reciprocal.
     out.sum_error += (power_of_two ? 0
                                    : (divides ? 2 : 1) *
                                          (arithmetic.stored.unit_roundoff + arithmetic.simulated)) *
@@ -108,8 +107,8 @@ Cell scaled(const Cell& sum, BoundedValue factor, bool divides, const Arithmetic
   return finished(out, arithmetic);
 }
 
-// A product that the run may associate and order otherwise: its cell keeps the figures of its
-// factors.
+// Returns the cell of a product that the run may associate and order otherwise. It keeps the
+// figures of its factors.
 Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out,
                   const Arithmetic& arithmetic) {
   const auto figures_of = [](const Cell& cell, double value) {
@@ -123,9 +122,9 @@ Cell product_cell(const Cell& x, double a, const Cell& y, double b, double out,
   return cell;
 }
 
-// A product of tensors: part of a chain of factors, perhaps, that the run takes in another order (a
-// product over ranks and its adjoint). Where the whole is exact any part of it is; where it is not,
-// an exact part may not be in the run.
+// Multiplies tensors. A product may be part of a chain of factors that the run takes in another
+// order (a product over ranks and its adjoint). If the whole is exact, any part of it is; if not,
+// an exact part may not be exact in the run.
 void multiply_tensors(OpCall& call) {
   const at::Tensor& result = call.result();
   const BoundedView self = call.required_view("self"), other = call.required_view("other");

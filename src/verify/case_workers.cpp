@@ -52,8 +52,8 @@ std::optional<Completion> CaseWorkers::next() {
   return done;
 }
 
-// A process that dies here, while its case is looked at once more, may have been ended from
-// outside: it says nothing of the case.
+// Asks again if a process died. While a finished case is looked at once more, the process may have
+// been ended from outside, which says nothing of the case.
 template <class Ask>
 auto CaseWorkers::unless_lost(const Ask& ask) {
   auto run = ask();
@@ -76,7 +76,7 @@ SimulationRun CaseWorkers::simulate_now(const SimulateRequest& request, const Ca
     return measures ? measured(std::get<DistributedRun>(std::move(done->result)))
                     : std::get<SimulationRun>(std::move(done->result));
   });
-  // For a replay: the hypothesis could not be tried.
+  // A replay then means that the hypothesis could not be tried.
   if (run.error) run.simulation.invalid = InvalidProgram{"", run.error->message, ""};
   return run;
 }
@@ -89,7 +89,7 @@ DistributedRun CaseWorkers::run_now(const RunRequest& request, const Case& c) {
   });
 }
 
-// C++ has no stable interface to torch.
+// C++ has no stable interface to torch, so the versions must match.
 void CaseWorkers::check_torch() {
   if (torch_is_checked_ || kTorchVersion.empty()) return;
   torch_is_checked_ = true;

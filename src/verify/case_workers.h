@@ -1,4 +1,4 @@
-// What is asked of simulators and ranks for a case, now or behind what waits.
+// Asks simulators and ranks for what a case needs, now or after the requests that wait.
 #pragma once
 
 #include <optional>
@@ -13,38 +13,39 @@
 
 namespace distgrad {
 
-// Thrown by whatever waits for an answer when the process was interrupted (interrupted_by()).
+// Whatever waits for an answer throws this when the process was interrupted (interrupted_by()).
 struct Interrupted {};
 
-// A GPU's functions are less accurate: the same truth has wider bounds.
+// Returns true for cases on a GPU, whose less accurate functions give the same truth wider bounds.
 bool is_on_gpu(const Case&);
 
-// The case's run as its file has it; `program` may be another than the case's own.
+// Makes the request for the case's run. `program` may differ from the case's own.
 RunRequest run_request(const Case&, const Program& program);
 
 class CaseWorkers {
  public:
   CaseWorkers(const RankPrograms& programs, WorkerPool& pool) : programs_(programs), pool_(pool) {}
 
-  // Starts the case's ranks ahead of it.
+  // Starts the case's ranks before it needs them.
   void prepare_for(const Case&);
 
-  // The truth is a SimulationRun, or, where only the ranks can find it out, a DistributedRun for
+  // Asks for a SimulationRun or, if only the ranks can measure the truth, a DistributedRun for
   // measured().
   Ticket ask_truth(const SimulateRequest&, const Case&);
   Ticket ask_run(const RunRequest&, const Case&,
                  std::shared_ptr<const ExpectedValues> expected = {});
-  // Nothing when nothing is outstanding, or when the process was interrupted. Throws SystemError
-  // where the ranks' torch is not the one that this was built with.
+  // Returns nothing if nothing is outstanding, or if the process was interrupted. Throws
+  // SystemError if the ranks' torch is not the one that this was built with.
   std::optional<Completion> next();
 
-  // Before all that waits. Where it failed, `simulation.invalid` says so, too. Throws Interrupted.
+  // Runs before all that waits. If it failed, `simulation.invalid` says so, too. Throws
+  // Interrupted.
   SimulationRun simulate_now(const SimulateRequest&, const Case&);
-  // Behind the runs that wait already, as those are what the ranks have been handed. Throws
+  // Runs after the runs that wait already, since the ranks have been handed those. Throws
   // Interrupted.
   DistributedRun run_now(const RunRequest&, const Case&);
 
-  // Why one of the above died twice since this was last asked for; empty: none did.
+  // Returns why one of the above died twice since the last call, or "" if none did.
   std::string take_lost() { return std::exchange(lost_, {}); }
 
  private:
@@ -59,7 +60,7 @@ class CaseWorkers {
   std::string lost_;
 };
 
-// A case's simulators and ranks, for a diagnosis or who else wants to know more of it.
+// Gives a diagnosis, or anybody who wants to know more of a case, its simulators and ranks.
 class CaseMachine : public Machine {
  public:
   CaseMachine(CaseWorkers& workers, const Case& c, const Program& program)

@@ -27,7 +27,7 @@ class Concluding {
         listener_(listener) {}
 
   CaseResult result() {
-    workers_.take_lost();  // another case's
+    workers_.take_lost();  // drops another case's
     const SimulationRun& simulated = truth_.run;
     if (simulated.error) return failed(case_, *simulated.error, simulated.elapsed_s);
     Outcome outcome;
@@ -77,7 +77,7 @@ class Concluding {
     return comparison;
   }
 
-  // What a large program's truth is uncertain by; false where that is known.
+  // Asks for the bounds of a large program's truth. Returns false if they are known.
   bool ask_for_bounds() {
     if (!truth_.run.simulation.bounds.empty() || !truth_.asked.bounds_may_wait || calls_code(case_))
       return false;
@@ -86,8 +86,8 @@ class Concluding {
     return ask_again(std::move(request));
   }
 
-  // Each rank's loss by itself, so that a diagnosis knows every objective; false where that is
-  // known.
+  // Asks for each rank's loss by itself, so that a diagnosis knows every objective. Returns false
+  // if that is known.
   bool ask_for_every_rank() {
     if (needs_differences(truth_.asked.program.steps))
       return false;  // differences give every rank's anyway
@@ -103,12 +103,12 @@ class Concluding {
     if (run.error || run.simulation.invalid) return false;  // the few rows do, too
     truth_.asked = std::move(request);
     truth_.run = std::move(run);
-    replace_truth(truth_, case_, options_);  // which it could before, so it can
+    replace_truth(truth_, case_, options_);  // it could before, so it can now
     return true;
   }
 
-  // Why a program that calls code, and whose gradients are not the truth, is nevertheless not
-  // accused; else empty.
+  // Says why a program that calls code is not blamed although its gradients differ from the truth,
+  // or returns "".
   std::string why_disputed(const CaseComparison& comparison) {
     std::string why = dispute(case_, truth_.asked, truth_.run.simulation, *run_, comparison);
     if (!why.empty() || comparison.equal() || !could_be_rounding(case_, comparison)) return why;

@@ -1,5 +1,5 @@
-// From the truth and a run of a case to its result: compare, ask for what that leaves open,
-// diagnose, judge.
+// Goes from the truth and a run of a case to its result: compares, asks for what that leaves open,
+// diagnoses, judges.
 #pragma once
 
 #include "model/report.h"
@@ -10,14 +10,13 @@
 
 namespace distgrad {
 
-// `truth` was simulated and means something; it gets what was asked for again. `run` is null where
-// the simulation is judged alone. The listener gets the truth and the conclusion. Throws
-// Interrupted.
+// `truth` must be of a valid program; what is asked for again replaces it. `run` is null if the
+// simulation is judged alone. The listener gets the truth and the conclusion. Throws Interrupted.
 CaseResult conclude(const Case&, SharedTruth& truth, const DistributedRun* run,
                     const VerifyOptions&, CaseWorkers&, VerifyListener&);
 
-// A golden file's values in place of the simulation's, where the options have any. Not empty: why
-// they cannot be taken.
+// Puts a golden file's values in place of the simulation's if the options have any. Returns why
+// that is impossible, or "".
 std::string replace_truth(SharedTruth&, const Case&, const VerifyOptions&);
 
 }  // namespace distgrad

@@ -21,17 +21,18 @@ namespace {
 
 using Kind = ExplainedValue::Kind;
 
-// Both were computed in float64 and differ in the order of their sums at most.
+// Both were computed in float64 and differ only in the order of their sums.
 constexpr double kRoundings = 1e-10;
 
-// Of code: too many elements to measure, or a run in which a value between is copied is right.
+// Says this for code if there are too many elements to measure, or if a run in which a value
+// between is copied is right.
 constexpr const char* kNotKnown = "Which step's backward is wrong is not known.";
 constexpr const char* kPartsHere =
     "the cotangents part here: the backward of this step does not give what is right";
 
 // --- The program, traced ---
 
-// What one simulation says of every named value: inputs, steps and the loss, in this order.
+// Holds what one simulation says of every named value: inputs, steps and the loss, in this order.
 struct Traced {
   std::map<std::string, std::vector<Array>> values, cotangents;  // by name of the input or step
   std::vector<double> losses, weights;
@@ -39,7 +40,8 @@ struct Traced {
   bool empty() const { return losses.empty(); }
 };
 
-// The simulator gives values and cotangents of steps, so each input is a step, too, for a moment.
+// Makes each input a step for a moment, since the simulator reports values and cotangents of steps
+// only.
 Traced traced(Program program, const std::vector<double>& weights, Machine& machine) {
   SimulateRequest request;
   std::map<std::string, std::string> input_of_step;
@@ -132,8 +134,8 @@ class Explainer {
  public:
   explicit Explainer(const Conclusion& conclusion)
       : c_(conclusion), program_(conclusion.asked.program) {
-    // What the remedy of pytorch#58005 starts with: with it the adjoint everywhere is the truth,
-    // also where only one of several equal losses counts.
+    // These are the weights that the remedy of pytorch#58005 starts with. With them the adjoint is
+    // the truth everywhere, also if only one of several equal losses counts.
     const auto true_weights = backward_weights(program_, c_.which.objective, true);
     if (has_code(program_.steps))
       trace_code(true_weights);
@@ -197,7 +199,7 @@ class Explainer {
                                  : &out_.values[static_cast<std::size_t>(found - names_.begin())];
   }
 
-  // Code has no way that could be replayed, but the values between its calls can be probed.
+  // Code cannot be replayed, but the values between its calls can be probed.
   void trace_code(const std::vector<double>& true_weights) {
     if (!c_.comparison || c_.comparison->forward) return;
     const auto probe = [&](ProbeDetail detail) {
@@ -216,7 +218,7 @@ class Explainer {
       if (v.taken_by.empty()) truth_.cotangents[v.name] = v.truth;
   }
 
-  // What is not as a reader would compute it from J alone.
+  // Notes what differs from what a reader would compute from J alone.
   void note_scales() {
     Program without_sync = program_;
     for (Input& input : without_sync.inputs) input.sync.clear();
@@ -285,8 +287,8 @@ class Explainer {
     show_later_values(forward.step);
   }
 
-  // What follows from the first difference. The ranks send the values of collectives and calls
-  // alone.
+  // Shows what follows from the first difference. The ranks send only the values of collectives and
+  // calls.
   void show_later_values(const std::string& after) {
     std::size_t reported = 0;
     bool passed = false;
@@ -312,8 +314,8 @@ class Explainer {
 
   bool starts_alike() const { return truth_.empty() || run_weights() == truth_.weights; }
 
-  // Of several equal losses J counts one, but every rank starts as if its own were that one. (The
-  // two differ in nothing else: both are the same on all ranks.)
+  // J counts one of several equal losses, but every rank starts as if its own were that one.
+  // (Otherwise the two agree: both are the same on all ranks.)
   std::string unlike_start_text() const {
     return fmt::format(
         "Backward starts with {} on every rank, as in training scripts. But the losses are one and "
@@ -343,8 +345,8 @@ class Explainer {
     out_.measured = measured_text();
   }
 
-  // The cotangents of the ranks' own backward: those at the calls as they were observed, those
-  // between them by the chain rule from what the calls gave.
+  // Returns the cotangents of the ranks' own backward: at the calls as they were observed, between
+  // them by the chain rule from what the calls gave.
   Traced observed() {
     if (truth_.empty()) return {};
     const auto run = c_.machine.observe();
@@ -376,7 +378,7 @@ class Explainer {
       if (!step.empty()) value_named(step)->mark = kPartsHere;
   }
 
-  // Of each step that is blamed, the finding; in the order of backward.
+  // Returns the finding of each blamed step, in the order of backward.
   std::vector<const Finding*> blamed() const {
     std::vector<const Finding*> all;
     for (auto step = program_.steps.rbegin(); step != program_.steps.rend(); ++step)

@@ -1,6 +1,6 @@
-// One case in full: its program simulated once more with every value and cotangent, beside the
-// cotangents that the ranks' own backward was observed to give, and the first place where they
-// part.
+// Explains one case in full. It simulates the program once more with every value and cotangent,
+// beside the cotangents that the ranks' own backward was observed to give, and finds the first
+// place where they part.
 #pragma once
 
 #include "report/explain.h"
@@ -8,7 +8,7 @@
 
 namespace distgrad {
 
-// Costs a simulation and, where the gradients differ, another run of the ranks and one more
+// Costs a simulation and, if the gradients differ, another run of the ranks and one more
 // simulation.
 Explanation explanation_of(const Conclusion&);
 

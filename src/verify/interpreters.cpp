@@ -18,8 +18,8 @@ namespace {
 
 constexpr int kTimeout = 20;  // seconds
 
-// Prints torch's version, nothing where there is none. Torch itself takes seconds to import; the
-// metadata do not.
+// Prints torch's version, or nothing without torch. It asks the metadata, as importing torch takes
+// seconds.
 constexpr const char* kQuestion =
     "import importlib.util as u, sys\n"
     "if u.find_spec('torch') is not None:\n"
@@ -38,7 +38,7 @@ std::string trimmed(std::string text) {
   return text;
 }
 
-// What PATH has under this name; the text itself where it is a path.
+// Returns the file of this name on PATH. A text that is a path is returned itself, if it exists.
 std::string on_path(const std::string& name) {
   std::error_code ignored;
   if (name.find('/') != std::string::npos)

@@ -1,5 +1,5 @@
-// The truth of a program that calls code which says nothing of what it means for all ranks at once:
-// it is asked of the ranks, as finite differences of their own forward run, and not of a simulator.
+// Measures the truth of a program with calls of code that has no `simulate`. The ranks measure it,
+// as finite differences of their own forward run, in place of a simulator.
 #pragma once
 
 #include "model/run_result.h"
@@ -8,17 +8,17 @@
 
 namespace distgrad {
 
-// Many forward runs instead of one: so many times a case's time may they take.
+// Measuring takes many forward runs, so it may take this many times a case's time.
 inline constexpr double kMeasuringTakes = 4;
 
-// Collectives beside the calls are run by `reference` over gloo on the CPU, whoever runs them in
-// the case.
+// Collectives beside the calls run by `reference` over gloo on the CPU, whatever runs them in the
+// case.
 RunRequest measuring_request(const Case&, const SimulateRequest&);
 
-// What rank 0 measured, as a simulation's result.
+// Returns what rank 0 measured, as a simulation's result.
 SimulationRun measured(DistributedRun);
 
-// Whether this asks for what only a simulator can do: exchanged rules, a leaf for each rank.
+// Returns true if the request needs a simulator: it has rules, a leaf for each rank, or cotangents.
 bool is_replay(const SimulateRequest&);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// Results are handed on in the order of the cases, whatever order they are finished in.
+// Hands results on in the order of the cases, whatever order they finish in.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@ namespace distgrad {
 
 class OrderedResults {
  public:
-  // With `fail_fast` nothing is handed on behind the first case that is broken or not as expected.
+  // With `fail_fast` it hands nothing on after the first case that is broken or not as expected.
   OrderedResults(bool fail_fast, VerifyListener& listener)
       : fail_fast_(fail_fast), listener_(listener) {}
 
-  // Nothing: the case was invalid, which the listener knows already.
+  // A missing result means that the case was invalid, which the listener knows already.
   void finish(std::size_t i, std::optional<CaseResult> result);
 
-  // What was finished out of order, where the run ends before what comes first.
+  // Hands on what finished out of order, if the run ends before what comes first.
   void hand_on_rest();
 
   bool is_over() const { return is_over_; }  // by fail_fast
@@ -28,8 +28,8 @@ class OrderedResults {
  private:
   void hand_on_first();
 
-  std::size_t next_ = 0;  // behind the last that was handed on
-  // Finished, and waiting for what comes before them.
+  std::size_t next_ = 0;  // after the last that was handed on
+  // These are finished and wait for what comes before them.
   std::map<std::size_t, std::optional<CaseResult>> waiting_;
   std::size_t finished_ = 0;
   std::size_t failed_ = 0;

@@ -12,9 +12,8 @@
 namespace distgrad {
 namespace {
 
-// What torch's functional collectives, checkpoints and torch.compile import when they are first
-// used, for a second or two: better once than in every rank, and every rank that takes the place of
-// a failed one.
+// Torch's functional collectives, checkpoints and torch.compile import dynamo when they are first
+// used, which takes a second or two. Importing it before the fork saves that time in every rank.
 bool text_makes_torch_import_dynamo(std::string_view text) {
   constexpr std::string_view kWords[] = {"_functional_collectives", "torch.utils.checkpoint",
                                          "torch.compile"};
@@ -22,9 +21,8 @@ bool text_makes_torch_import_dynamo(std::string_view text) {
                      [&](std::string_view word) { return text.find(word) != text.npos; });
 }
 
-// The file of "python:FILE.py:NAME", or of "python:MODULE:NAME" where that lies in the current
-// folder; else none. What such a file imports in turn is not looked at: then every rank waits for
-// that by itself.
+// Returns the file of "python:FILE.py:NAME", or of "python:MODULE:NAME" if it lies in the current
+// folder. What that file imports in turn is not looked at; every rank then waits for it by itself.
 std::string file_of(const SubjectPart& part) {
   if (!part.is_python()) return "";
   if (part.is_file()) return part.place;
@@ -49,7 +47,7 @@ bool makes_torch_import_dynamo(const std::string& subject) {
   return std::ranges::any_of(parts_of(subject), part_makes_torch_import_dynamo);
 }
 
-// The files and modules of these subjects that are not torch's, in the order of the subjects.
+// Returns these subjects' files and modules other than torch's, in the order of the subjects.
 std::vector<std::string> places_of(const std::set<std::string>& subjects) {
   std::vector<std::string> places;
   for (const std::string& subject : subjects)
@@ -71,8 +69,8 @@ RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interprete
     return c.skip_reason.empty() && has_python_ranks(c) && (!simulate_only || calls_code(c));
   };
   std::map<std::string, std::set<std::string>> subjects;  // by interpreter
-  // Where a program calls code, what that takes out of autograd may have to be watched from before
-  // its import on, and its file is loaded for each case: ranks import by themselves.
+  // If a program calls code, what that takes out of autograd may have to be watched from before its
+  // import on, and its file is loaded for each case. So ranks import it by themselves.
   std::set<std::string> call_code;  // interpreters
   for (const Case& c : cases) {
     if (!runs(c)) continue;

@@ -13,11 +13,11 @@
 namespace distgrad {
 namespace {
 
-// Changing the world size costs time, so of so many cases those of one size come together.
+// Changing the world size costs time, so this many cases are sorted by size.
 constexpr std::size_t kTogether = 512;
 
-// What decides the truth and its bounds, and nothing else: scenario, world size, dtype, objective,
-// on a GPU, interpreter.
+// Holds what decides the truth and its bounds: scenario, world size, dtype, objective, whether on a
+// GPU, interpreter.
 using Key = std::tuple<const Scenario*, int, DType, std::string, bool, std::string>;
 
 // Code gives the truth in the interpreter that runs it.
@@ -26,8 +26,8 @@ Key key_of(const Case& c) {
           spelled(c.objective), is_on_gpu(c), calls_code(c) ? c.python : ""};
 }
 
-// What `reference` starts with, at the truth's scale: a sync of "mean" divides later what they
-// leave to it.
+// Returns the weights that `reference` starts with, at the truth's scale: a sync of "mean" later
+// does the divisions that they leave to it.
 std::vector<double> reference_weights(Program program, const Objective& objective) {
   for (Input& input : program.inputs) input.sync.clear();
   return backward_weights(program, objective, !has_code(program.steps));
@@ -58,7 +58,7 @@ SimulateRequest first_request(const SharedTruth& truth, std::span<const Case> ca
   SimulateRequest request;
   request.program = program_for(first);
   const Program& program = request.program;
-  // That the ranks agree, where the objective says so, takes more rows than one.
+  // To check that the ranks agree, if the objective says so, takes more than one row.
   const bool one_row_is_enough =
       !options.every_objective && ranks_that_agree(program, first.objective).empty() &&
       std::all_of(truth.cases.begin(), truth.cases.end(),
@@ -109,8 +109,8 @@ std::vector<Case> one_for_each_truth(std::span<const Case> cases) {
   for (const Case& c : cases) {
     if (!seen.insert(key_of(c)).second) continue;
     kept.push_back(c);
-    // What the file expects of a subject is none of the simulation's business, unless the file's
-    // own guards are what is expected to fail.
+    // What the file expects of a subject does not concern the simulation, unless the file's own
+    // guards are expected to fail.
     const std::string& finding = c.expected.finding;
     if (finding != "truth" && finding != "program") kept.back().expected = {};
   }

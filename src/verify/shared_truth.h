@@ -1,4 +1,5 @@
-// The truth of one program: asked for once, for all cases that differ in subject and backend only.
+// Holds the truth of one program, asked for once for all cases that differ only in subject and
+// backend.
 #pragma once
 
 #include <cstddef>
@@ -23,26 +24,24 @@ struct SharedTruth {
   SimulationRun run;
   std::shared_ptr<const ExpectedValues> expected;  // of `run`; null: the ranks send all they have
   std::optional<IntendedTruth> intended;           // of code, once some case needs it
-  std::size_t unfinished = 0;                      // cases; at 0 the tensors are let go
+  std::size_t unfinished = 0;                      // cases; at 0 the tensors are freed
 };
 
-// The places in `cases` that are chosen, by truth; those of one world size together where that does
-// not keep what is done from being printed soon.
+// Groups the chosen cases by truth. Groups of one world size come together, unless that would keep
+// finished results from being printed soon.
 std::deque<std::vector<std::size_t>> grouped_by_truth(std::span<const Case> cases,
                                                       const std::vector<std::size_t>& chosen);
 
 inline bool is_expected_to_match(const Case& c) { return c.expected.verdict == Verdict::kMatch; }
 
-// What a truth is asked for at first. More is asked for where a case turns out to need it
-// (conclude.h).
+// Makes the first request for a truth. conclude.h asks for more if a case turns out to need it.
 SimulateRequest first_request(const SharedTruth&, std::span<const Case> cases,
                               const VerifyOptions&);
 
-// What ranks that are right hold in whole, as far as the simulation came in shared memory, where it
-// is large.
+// Returns the values that right ranks hold, if the simulation is large and came in shared memory.
 std::shared_ptr<const ExpectedValues> expected_values(const Program&, const SimulationRun&);
 
-// The cases of a run with simulate_only: subjects and backends do not matter to it.
+// Returns the cases of a run with simulate_only, to which subjects and backends do not matter.
 std::vector<Case> one_for_each_truth(std::span<const Case> cases);
 
 }  // namespace distgrad

@@ -35,12 +35,12 @@ struct Verifier::Machinery {
 
 namespace {
 
-// Truths that are asked for, or waited for by a case, at one time: enough that no worker ever waits
-// for the driver, and few enough that their tensors fit into memory.
+// Bounds the truths that are asked for, or waited for by a case, at one time: enough that no worker
+// ever waits for the driver, and few enough that their tensors fit into memory.
 constexpr std::size_t kAhead = 128;
 
-// One batch of cases. Each truth is asked for, then the cases that share it are run, and each run
-// is concluded from (conclude.h).
+// Works on one batch of cases. It asks for each truth, runs the cases that share it, and concludes
+// from each run (conclude.h).
 class Verification {
  public:
   Verification(std::span<const Case> cases, const VerifyOptions& options, VerifyListener& listener,
@@ -51,7 +51,7 @@ class Verification {
         workers_(workers),
         results_(options.fail_fast, listener) {}
 
-  // However it ends, what was finished is handed on.
+  // Hands on what was finished, however it ends.
   void run() {
     try {
       run_all();
@@ -165,8 +165,8 @@ class Verification {
     }
   }
 
-  // The file's own mistake is the user's error; one that only an override makes is a reason to
-  // skip.
+  // Reports the file's own mistake as the user's error. One that only an override makes is a reason
+  // to skip.
   void on_invalid(SharedTruth& truth, const InvalidProgram& invalid, bool impossible) {
     const Scenario& scenario = *cases_[truth.cases.front()].scenario;
     if (!impossible && reported_.emplace(scenario.file, invalid.pointer, invalid.message).second)
@@ -178,7 +178,7 @@ class Verification {
                          : std::nullopt);
   }
 
-  // Of the value, or of the nearest one around it that the parser noted.
+  // Returns the place of the value, or of the nearest one around it that the parser noted.
   static SourcePosition position_of(const Scenario& scenario, std::string pointer) {
     for (;; pointer.resize(pointer.rfind('/'))) {
       const auto found = scenario.positions.find(pointer);
@@ -187,7 +187,7 @@ class Verification {
     }
   }
 
-  // Code that a step calls and that cannot be loaded: the user's error, reported once, of all its
+  // Reports code that a step calls and that cannot be loaded: the user's error, once for all its
   // cases.
   void on_unusable_code(SharedTruth& truth, const std::string& message) {
     const Scenario& scenario = *cases_[truth.cases.front()].scenario;
@@ -210,7 +210,7 @@ class Verification {
     const auto& [truth, i] = what;
     const Case& c = cases_[i];
     if (!run.error || run.error->kind != ErrorKind::kSubject) return conclude_from(*truth, i, &run);
-    // The user's mistake, and the same for every case: no case is worth trying again.
+    // It is the user's mistake, and the same for every case, so no case is worth trying again.
     if (unusable_.emplace(c.subject, c.python).second)
       listener_.on_invalid({c.subject, {}, "", run.error->message, ""});
     release(*truth, i, std::nullopt);
@@ -233,7 +233,7 @@ class Verification {
   OrderedResults results_;
 
   std::deque<std::vector<std::size_t>> waiting_;  // cases of each truth not yet asked for
-  std::size_t active_ = 0;                        // asked for, and not all cases finished
+  std::size_t active_ = 0;  // truths asked for of which some case is unfinished
   std::map<Ticket, Truth> asked_;
   std::map<Ticket, std::pair<Truth, std::size_t>> running_;
   std::set<std::tuple<std::string, std::string, std::string>> reported_;  // file, pointer, message

@@ -15,9 +15,9 @@
 namespace distgrad {
 namespace {
 
-// The bounds are those of the dtype: no TF32, which torch allows convolutions by default.
+// Turns TF32 off, which torch allows convolutions by default: the bounds are those of the dtype.
 void compute_in_the_dtype() {
-  setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // cuBLAS's and cuDNN's own switch
+  setenv("NVIDIA_TF32_OVERRIDE", "0", 1);  // the switch of cuBLAS and cuDNN
 }
 
 }  // namespace

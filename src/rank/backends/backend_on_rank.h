@@ -1,5 +1,5 @@
-// A backend as one rank uses it: what it needs is loaded, the rank's device is chosen, groups can
-// be connected.
+// Wraps a backend as one rank uses it: what it needs is loaded, the rank's device is chosen, and
+// groups can be connected.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,26 +15,26 @@ namespace distgrad {
 
 struct BackendPlugin;
 
-// Loads the libraries that "nccl on cuda" needs, so that no case's time is spent on that. Where it
-// cannot, a case will tell.
+// Loads the libraries that "nccl on cuda" needs, so that no case's time is spent on that. A failure
+// shows in the first case.
 void preload(const std::string& transport);
 
 class BackendOnRank {
  public:
-  // `backend` is a name of model/backends.h, `device` "cpu" or "cuda". With CUDA the rank takes the
-  // GPU of its number, modulo their number, and makes it the current one; such a process must not
-  // fork. Several ranks on one GPU are refused under NCCL unless kShareGpuVariable is set. Throws
-  // UnavailableBackend.
+  // `backend` is a name of model/backends.h, `device` "cpu" or "cuda". With CUDA the rank takes GPU
+  // number rank modulo the number of GPUs and makes it current; such a process must not fork. NCCL
+  // refuses several ranks on one GPU unless kShareGpuVariable is set. Throws UnavailableBackend.
   BackendOnRank(const std::string& backend, const std::string& device, int rank, int world_size);
 
   const std::string& name() const { return name_; }
   at::Device device() const { return device_; }
   const BackendTraits& traits() const { return traits_; }
 
-  // Before the first connection: for the self-test.
+  // Must be called before the first connection. For the self-test.
   void set_traits(BackendTraits traits) { traits_ = std::move(traits); }
 
-  // As make_torch_connection; the store is this group's alone. This must outlive the connection.
+  // Connects like make_torch_connection; only this group uses the store. This must outlive the
+  // connection.
   std::unique_ptr<Connection> connect(c10::intrusive_ptr<c10d::Store> store, int rank, int size,
                                       const std::string& name) const;
 

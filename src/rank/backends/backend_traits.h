@@ -1,4 +1,4 @@
-// What a backend's collectives do right, as a self-test found it or, before there was one, its
+// Says what a backend's collectives do right, as a self-test found or, before there was one, its
 // sources say.
 #pragma once
 
@@ -7,14 +7,14 @@
 
 namespace distgrad {
 
-// "all_reduce max Float" -> right. A name that is missing counts as wrong, and the collective is
-// composed.
+// Maps names such as "all_reduce max Float" to whether they are right. A missing name counts as
+// wrong, and its collective is composed.
 struct BackendTraits {
   std::string torch;   // the version that was tested
   std::string source;  // how it is known: "self-test", "sources"
   std::map<std::string, bool> right;
-  std::map<std::string, std::string> why;  // of what is wrong
-  bool untested = false;                   // the self-test itself: try everything
+  std::map<std::string, std::string> why;  // for those that are wrong
+  bool untested = false;                   // set in the self-test itself: try everything
 
   bool offers(const std::string& what) const {
     if (untested) return true;
@@ -23,7 +23,7 @@ struct BackendTraits {
   }
 };
 
-// Of NCCL, read from its sources and c10d's: what holds until a self-test has run on a machine with
+// Returns what NCCL's and c10d's sources say. It holds until a self-test has run on a machine with
 // a GPU.
 BackendTraits nccl_traits_by_its_sources();
 

@@ -97,8 +97,8 @@ std::vector<std::vector<std::int64_t>> Connection::all_gather_numbers(
 
 std::vector<Shape> Connection::all_gather_shapes(const at::Tensor& x) {
   if (size_ == 1) return {shape_of(x)};
-  // One row a rank: the number of dimensions and up to kMaxDims sizes. More dimensions are refused
-  // by the simulator.
+  // Each row has the number of dimensions and up to kMaxDims sizes. The simulator refuses more
+  // dimensions.
   constexpr int kMaxDims = 15;
   TORCH_CHECK(x.dim() <= kMaxDims, "a tensor of ", x.dim(), " dimensions; at most ", kMaxDims,
               " are exchanged");
@@ -146,7 +146,7 @@ std::vector<at::Tensor> Connection::all_to_all(const std::vector<at::Tensor>& ch
     native_all_to_all(out, in, out_counts, in_counts);
   } else {
     note_composed("all_to_all: composed of all_gather");
-    // What each rank has for whom is known only to it: its counts travel in front of its chunks.
+    // Only the sender knows what it has for whom, so its counts travel before its chunks.
     const std::vector<std::vector<std::int64_t>> counts = all_gather_numbers(in_counts);
     const std::vector<at::Tensor> all = all_gather_uneven(in);
     std::int64_t at_out = 0;

@@ -1,9 +1,8 @@
-// One rank's end of one group: the exchanges that collectives are made of. A backend implements the
-// primitives it has; what it lacks or gets wrong is composed of others here, and noted.
-//
-// All ranks of the group must make the same calls in the same order. Tensors may be non-contiguous;
-// results are fresh, contiguous and outside the autograd graph. Blocks until done. Throws
-// c10::Error (or what the backend throws) when a peer is gone.
+// Represents one rank's end of one group: the exchanges that collectives are made of. A backend
+// implements the primitives it has; this class composes and notes what it lacks or gets wrong.  All
+// ranks of the group must make the same calls in the same order. Tensors may be non-contiguous;
+// results are fresh, contiguous and outside the autograd graph. Calls block until done. They throw
+// c10::Error (or what the backend throws) if a peer is gone.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,7 +22,7 @@ namespace distgrad {
 
 class Connection {
  public:
-  // All tensors that come and go are on `device`.
+  // Takes and returns tensors on `device` only.
   Connection(int rank, int size, at::Device device = at::kCPU)
       : rank_(rank), size_(size), device_(device) {}
   virtual ~Connection() = default;
@@ -32,43 +31,43 @@ class Connection {
   int size() const { return size_; }
   at::Device device() const { return device_; }
 
-  // Reduction over the group, for every op but premul_sum; the same shape on all ranks.
+  // Reduces over the group, with every op but premul_sum. All ranks must pass the same shape.
   at::Tensor all_reduce(const at::Tensor& x, ReduceOp op);
-  // On root the reduction, elsewhere undefined values; the same shape on all ranks.
+  // Returns the reduction on root, undefined values elsewhere. All ranks must pass the same shape.
   at::Tensor reduce(const at::Tensor& x, ReduceOp op, int root);
-  // Root's tensor; `x` gives shape and dtype elsewhere.
+  // Returns root's tensor. Elsewhere `x` gives shape and dtype.
   at::Tensor broadcast(const at::Tensor& x, int root);
-  // By rank; the same shape on all ranks.
+  // Returns all tensors by rank. All ranks must pass the same shape.
   std::vector<at::Tensor> all_gather(const at::Tensor& x);
-  // By rank; shapes may differ. One more exchange, for the shapes.
+  // Returns all tensors by rank. Shapes may differ, which costs one more exchange.
   std::vector<at::Tensor> all_gather_uneven(const at::Tensor& x);
   std::vector<Shape> all_gather_shapes(const at::Tensor& x);
-  // By rank; as many on all ranks. They begin and end in the host's memory.
+  // Returns the numbers by rank, as many from each. They begin and end in the host's memory.
   std::vector<std::vector<std::int64_t>> all_gather_numbers(const std::vector<std::int64_t>& own);
-  // chunks[i] goes to rank i; returns what came from each rank, whose shapes the caller knows.
+  // Sends chunks[i] to rank i. Returns what came from each rank, whose shapes the caller knows.
   std::vector<at::Tensor> all_to_all(const std::vector<at::Tensor>& chunks,
                                      const std::vector<Shape>& received);
 
-  // For subjects that go through torch's dispatcher as Python's torch.distributed does.
+  // Serves subjects that go through torch's dispatcher, as Python's torch.distributed does.
   virtual c10d::ProcessGroup& process_group() = 0;
 
-  // Whether its own exchanges go that way, too, so that who watches torch's dispatcher sees them.
+  // Makes its own exchanges go that way, too, so that watchers of torch's dispatcher see them.
   void call_through_group(bool does) { calls_through_group_ = does; }
 
-  // What was composed since the last call, e.g. "all_reduce max (composed of all_gather)".
+  // Returns what was composed since the last call, e.g. "all_reduce max (composed of all_gather)".
   std::set<std::string> take_composed();
 
  protected:
   virtual bool offers_all_reduce(ReduceOp op, at::ScalarType dtype) const = 0;
   virtual bool offers_reduce(ReduceOp op, at::ScalarType dtype) const = 0;
   virtual bool offers_all_to_all() const = 0;
-  // Contiguous and never empty; in place.
+  // Tensors are contiguous, never empty, and reduced in place.
   virtual void native_all_reduce(at::Tensor& x, ReduceOp op) = 0;
   virtual void native_reduce(at::Tensor& x, ReduceOp op, int root) = 0;
   virtual void native_broadcast(at::Tensor& x, int root) = 0;
-  // `out` is [size, ...x's shape].
+  // `out` has the shape [size, ...x's shape].
   virtual void native_all_gather(at::Tensor& out, const at::Tensor& x) = 0;
-  // Flat buffers, counts in elements by rank.
+  // Buffers are flat; counts are in elements, by rank.
   virtual void native_all_to_all(at::Tensor& out, const at::Tensor& in,
                                  const std::vector<std::int64_t>& out_counts,
                                  const std::vector<std::int64_t>& in_counts) = 0;
@@ -84,8 +83,8 @@ class Connection {
   std::set<std::string> composed_;
 };
 
-// The reduction of equally shaped tensors in rank order, in their own dtype; NaN propagates through
-// min and max.
+// Reduces equally shaped tensors in rank order, in their own dtype. NaN propagates through min and
+// max.
 at::Tensor reduced(const std::vector<at::Tensor>& by_rank, ReduceOp op);
 
 }  // namespace distgrad

@@ -11,7 +11,7 @@
 namespace distgrad {
 namespace {
 
-// The driver's and the runtime's stable C interfaces, as NVIDIA's reference manuals have them
+// Calls the driver's and the runtime's stable C interfaces, as NVIDIA's reference manuals have them
 // ("CUDA Driver API", "CUDA Runtime API"): every enumeration is an int, 0 is success.
 template <class Function>
 Function* symbol(void* library, const char* name) {
@@ -85,8 +85,8 @@ CudaMachine find_cuda() {
 }
 
 void load_torch_cuda() {
-  // Not asked of torch whether it has CUDA: asked before libtorch_cuda is there, it says no for the
-  // life of the process (ATen/detail/CUDAHooksInterface.cpp).
+  // Torch is not asked whether it has CUDA: if asked before libtorch_cuda is loaded, it says no for
+  // the life of the process (ATen/detail/CUDAHooksInterface.cpp).
   static bool loaded = false;
   if (loaded) return;
   const std::string path = torch_cuda_path();

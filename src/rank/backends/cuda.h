@@ -1,6 +1,5 @@
-// The GPUs of this machine, and torch's half that runs on them. Nothing here links CUDA: the driver
-// and the runtime are found at run time, so that the executable starts and works where they are
-// missing.
+// Finds the GPUs of this machine, and torch's half that runs on them. Nothing here links CUDA:
+// driver and runtime are found at run time, so that the executable starts and works without them.
 #pragma once
 
 #include <string>
@@ -9,22 +8,22 @@
 namespace distgrad {
 
 struct CudaMachine {
-  std::string unavailable;           // why no GPU can be used, in a line; empty where one can
+  std::string unavailable;           // one line why no GPU can be used, or empty
   std::vector<std::string> devices;  // their names
-  std::string driver;   // the CUDA version of the driver, "13.0"; empty where there is none
-  std::string runtime;  // the CUDA version that torch was built with; empty where it has none
+  std::string driver;   // the CUDA version of the driver, "13.0"; empty if there is none
+  std::string runtime;  // the CUDA version that torch was built with; empty if none
 };
 
-// Asks driver and runtime, without loading libtorch_cuda: milliseconds where there is no GPU. It
-// initialises CUDA where there is one, which does not survive a fork: not for a process that forks
-// workers.
+// Asks driver and runtime without loading libtorch_cuda, which takes milliseconds without a GPU.
+// With one it initialises CUDA, which does not survive a fork, so a process that forks workers must
+// not call it.
 CudaMachine find_cuda();
 
-// Loads libtorch_cuda into this process, once; before anything of torch has asked whether there is
-// CUDA. After it tensors may be made on at::kCUDA. Throws UnavailableBackend.
+// Loads libtorch_cuda into this process, once. Must be called before anything asks torch whether
+// there is CUDA; after it tensors may be made on at::kCUDA. Throws UnavailableBackend.
 void load_torch_cuda();
 
-// After load_torch_cuda(); 0 where there is none.
+// Call it after load_torch_cuda(). Returns 0 without a GPU.
 int cuda_device_count();
 
 }  // namespace distgrad

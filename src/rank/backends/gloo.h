@@ -1,4 +1,4 @@
-// Connects one rank of one group over c10d's Gloo, on the interface that meeting.h says.
+// Connects one rank of one group over c10d's Gloo, on the interface that meeting.h names.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -6,7 +6,8 @@
 
 namespace distgrad {
 
-// Blocks until every rank of the group has called it with the same store (prefixed for this group).
+// Blocks until every rank of the group has called it with the same store (with a prefix for this
+// group).
 c10::intrusive_ptr<c10d::Backend> connect_gloo(c10::intrusive_ptr<c10d::Store> store, int rank,
                                                int size);
 

@@ -44,7 +44,7 @@ StoreListener listen_for_ranks() {
         "cannot listen on " + host + ", which the ranks meet at: " + std::strerror(reason) +
         (host == kLoopback ? "; is the loopback interface up (ip link set lo up)?" : ""));
   return {std::move(socket), ntohs(reinterpret_cast<const sockaddr_in*>(&bound)
-                                       ->sin_port)};  // of both families at one place
+                                       ->sin_port)};  // sin_port lies at one place in both families
 }
 
 std::string store_host() { return variable("DISTGRAD_STORE_HOST", kLoopback); }

@@ -1,5 +1,5 @@
-// Where the ranks of a world meet and how they talk: over loopback, unless the environment, written
-// by distgrad where ranks are on several hosts, says otherwise (docs/protocol.md).
+// Says where the ranks of a world meet and how they talk: over loopback, unless distgrad set the
+// environment otherwise because the ranks are on several hosts (docs/protocol.md).
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 namespace distgrad {
 
 struct StoreListener {
-  UniqueFd socket;  // to be given to TCPStoreOptions::masterListenFd
+  UniqueFd socket;  // for TCPStoreOptions::masterListenFd
   std::uint16_t port = 0;
 };
 
-// For rank 0's store: by itself c10d's TCPStore listens on every address, for whoever comes. Throws
-// SystemError.
+// Opens the socket for rank 0's store: c10d's TCPStore by itself listens on every address, for
+// anybody. Throws SystemError.
 StoreListener listen_for_ranks();
 
-// The address at which this rank finds the store.
+// Returns the address at which this rank finds the store.
 std::string store_host();
 
-// The interface that Gloo uses.
+// Names the interface that Gloo uses.
 std::string gloo_interface();
 
-// The rank's number among those of its host; `rank` where all are on one.
+// Returns the rank's number among those of its host; `rank` if all are on one.
 int local_rank(int rank);
 int local_size(int world_size);
 

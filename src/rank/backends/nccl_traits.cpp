@@ -4,8 +4,8 @@
 
 namespace distgrad {
 
-// NCCL's device code (src/device/reduce_kernel.h): sum and product in the dtype; avg as a sum of
-// operands that were multiplied by 1/N (FuncPreMulSum), or a division at the end; min and max by
+// Follows NCCL's device code (src/device/reduce_kernel.h). Sum and product are in the dtype; avg is
+// a sum of operands multiplied by 1/N (FuncPreMulSum), or a division at the end; min and max use
 // fmin and fmax or the half types' __hmin2 and __hmax2, which drop a NaN. c10d
 // (ProcessGroupNCCL.cpp, ncclDataType and ncclOp) has all four dtypes and every op; all_to_all is a
 // group of sends and receives.

@@ -13,7 +13,7 @@ namespace distgrad {
 // connection's own traits must be `untested`, so that nothing is composed.
 BackendTraits self_test(Connection& connection);
 
-// The same of the Gloo inside the linked torch: one of kSelfTestRanks.
+// Tests the Gloo inside the linked torch likewise. Each of kSelfTestRanks ranks calls it.
 BackendTraits self_test(c10::intrusive_ptr<c10d::Store> store, int rank);
 
 inline constexpr int kSelfTestRanks = 3;

@@ -20,7 +20,7 @@ c10d::ReduceOp torch_op(ReduceOp op) {
     case ReduceOp::kMax:
       return c10d::ReduceOp::MAX;
     case ReduceOp::kPremulSum:
-      break;  // has a factor, which is the call's
+      break;  // the call has its factor
   }
   TORCH_CHECK(false, "no such reduction");
 }
@@ -32,8 +32,8 @@ class TorchConnection : public Connection {
   TorchConnection(TorchEnd end, const BackendTraits& traits)
       : Connection(end.rank, end.size, end.device), end_(std::move(end)), traits_(traits) {}
 
-  // Communicators on GPUs are taken down in order, so that no peer loses what is still on its way;
-  // after a failure at once, as a group that is out of step would be waited for.
+  // Takes communicators on GPUs down in order, so that no peer loses what is still on its way.
+  // After a failure it aborts at once, since it would wait for a group that is out of step.
   ~TorchConnection() override {
     if (end_.device.is_cpu()) return;
     try {
@@ -96,13 +96,13 @@ class TorchConnection : public Connection {
   }
 
  private:
-  // On a GPU wait() alone would only line the collective up with the stream: an error of NCCL's, or
-  // a peer that is gone, would show as a hang of whatever reads the result. isCompleted() looks for
-  // those; wait() then throws what it found.
+  // Polls on a GPU. wait() alone would only line the collective up with the stream, so an NCCL
+  // error or a missing peer would look like a hang of whatever reads the result. isCompleted()
+  // looks for those, and wait() then throws what it found.
   template <class Start>
   void carry_out(Start start) {
-    constexpr int kSpins =
-        2000;  // about the time that a small collective takes; sleeping takes longer
+    // Takes about as long as a small collective; sleeping takes longer.
+    constexpr int kSpins = 2000;
     constexpr auto kSleep = std::chrono::microseconds(100);
     failed_ = true;
     const c10::intrusive_ptr<c10d::Work> work =
@@ -121,7 +121,7 @@ class TorchConnection : public Connection {
 
   TorchEnd end_;
   const BackendTraits& traits_;
-  bool failed_ = false;  // the last collective did not come to its end
+  bool failed_ = false;  // the last collective did not complete
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 

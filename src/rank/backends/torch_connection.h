@@ -1,4 +1,4 @@
-// A Connection over any backend of c10d.
+// Makes a Connection over any backend of c10d.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -14,7 +14,7 @@ namespace distgrad {
 
 c10d::ReduceOp torch_op(ReduceOp op);
 
-// One rank's end of one group, in torch's terms.
+// Describes one rank's end of one group, in torch's terms.
 struct TorchEnd {
   c10::intrusive_ptr<c10d::Store> store;  // this group's alone
   int rank = 0;                           // in the group

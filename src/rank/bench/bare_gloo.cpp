@@ -1,5 +1,5 @@
-// bare_gloo RANKS COUNT ELEMENTS: the bare Gloo loop that tools/bench compares distgrad with.
-// Prints one JSON object: seconds of the slowest rank for COUNT programs (forward and backward),
+// bare_gloo RANKS COUNT ELEMENTS is the bare Gloo loop that tools/bench compares distgrad with. It
+// prints one JSON object: seconds of the slowest rank for COUNT programs (forward and backward),
 // and the largest peak memory of a rank.
 #include <cstdio>
 #include <cstdlib>

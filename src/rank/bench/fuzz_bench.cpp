@@ -1,6 +1,6 @@
-// fuzz_bench [COUNT [SEED]]: what a fuzzed program costs in one process, by stage, in microseconds
-// of processor time: drawing it, reading it, simulating it without and with error bounds, and all
-// that `fuzz --simulate` does with one.
+// fuzz_bench [COUNT [SEED]] measures what a fuzzed program costs in one process, by stage, in
+// microseconds of processor time: drawing, reading, simulating without and with error bounds, and
+// all that `fuzz --simulate` does.
 #include <ATen/Parallel.h>
 
 #include <cstdio>
@@ -53,7 +53,7 @@ void run(int count, std::uint64_t seed) {
     plain.us += simulated - compiled;
     bounded.us += cpu_us() - simulated;
   }
-  // Of another seed: what is known of the programs above does not count.
+  // Another seed makes new programs, for which nothing is cached.
   for (int i = 0; i < count; ++i) {
     const auto index = static_cast<std::uint64_t>(i);
     const double start = cpu_us();

@@ -1,4 +1,4 @@
-// Simulated programs per second against a bare libtorch loop that runs the same graph:
+// Compares simulated programs per second with a bare libtorch loop that runs the same graph, for
 // pytorch#58005's program.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -59,7 +59,8 @@ void BM_BareLibtorch(benchmark::State& state) {
 }
 BENCHMARK(BM_BareLibtorch)->ArgName("ranks")->Arg(4)->Arg(512);
 
-// What is right for one call of four ranks, from 64 cotangents each; items are these.
+// Simulates the right answers for one call of four ranks to 64 cotangents each; an item is a
+// cotangent.
 void BM_SimulateDriven(benchmark::State& state) {
   constexpr int kRanks = 4, kCotangents = 64;
   SimulateRequest request;

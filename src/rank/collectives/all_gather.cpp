@@ -1,4 +1,4 @@
-// all_gather: every rank's operand, stacked or concatenated, on every rank.
+// Implements all_gather: every rank gets every rank's operand, stacked or concatenated.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

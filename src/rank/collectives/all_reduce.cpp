@@ -1,4 +1,4 @@
-// all_reduce: the reduction over the group, on every rank.
+// Implements all_reduce: every rank gets the reduction over the group.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

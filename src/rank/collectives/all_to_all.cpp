@@ -1,5 +1,5 @@
-// all_to_all: rank i cuts its operand as row i of the splits says; chunk j goes to rank j, which
-// joins what it receives.
+// Implements all_to_all: rank i cuts its operand as row i of the splits says. Chunk j goes to rank
+// j, which joins what it receives.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -11,7 +11,7 @@
 namespace distgrad {
 namespace all_to_all {
 
-// What rank `to` receives from each rank, given all operands' shapes.
+// Returns the shapes that rank `to` receives from each rank, given all operands' shapes.
 std::vector<Shape> received_shapes(const Call& call, const std::vector<Shape>& operands,
                                    std::int64_t dim, int to) {
   std::vector<Shape> shapes = operands;
@@ -27,7 +27,7 @@ bool equally_cut(const Call& call, const std::vector<at::Tensor>& operands, std:
                      [&](const at::Tensor& x) { return x.sizes() == first.sizes(); });
 }
 
-// As one transposition: N operators and not N * N.
+// Exchanges chunks by one transposition, which takes N operators instead of N * N.
 std::vector<at::Tensor> transposed(const std::vector<at::Tensor>& operands, std::int64_t dim) {
   const auto size = static_cast<std::int64_t>(operands.size());
   const std::int64_t length = operands[0].size(dim) / size;
@@ -75,7 +75,7 @@ at::Tensor forward(const Call& call, Connection& group, const at::Tensor& operan
 at::Tensor backward(const Call& call, Connection& group, const SavedForBackward& saved,
                     const at::Tensor& cotangent) {
   const std::int64_t dim = dim_of(call, saved.operand);
-  // The inverse exchange: what came from rank r goes back to it.
+  // This is the inverse exchange: what came from rank r goes back to it.
   std::vector<std::int64_t> sizes;
   for (const Shape& s : received_shapes(call, saved.operand_shapes, dim, group.rank()))
     sizes.push_back(s[dim]);
@@ -89,7 +89,7 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   const std::int64_t dim = dim_of(call, operand);
   const std::vector<Shape> shapes =
       received_shapes(call, group.all_gather_shapes(operand), dim, group.rank());
-  // Gloo has no list form; torch's Python falls back on the flat one as well.
+  // Gloo has no list form; torch's Python falls back on the flat one, too.
   std::vector<at::Tensor> flat;
   std::vector<std::int64_t> in_counts, out_counts;
   for (const at::Tensor& chunk : chunks_of(call, operand, group.rank())) {

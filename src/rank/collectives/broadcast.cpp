@@ -1,4 +1,4 @@
-// broadcast: root's operand on every rank.
+// Implements broadcast: every rank gets root's operand.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

@@ -1,6 +1,6 @@
-// A collective is one record of functions, each in its own file: what it computes as differentiable
-// tensor code over all ranks, and how one real rank calls it and its adjoint. The table is in
-// collective.cpp; to add one see docs/adding.md.
+// Describes a collective by one record of functions, each collective in its own file: what it
+// computes as differentiable tensor code over all ranks, and how one real rank calls it and its
+// adjoint. The table is in collective.cpp; docs/adding.md says how to add one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,45 +13,43 @@
 
 namespace distgrad {
 
-// One call by one group: options and the group's size. Ranks, roots and rows count within the
-// group.
+// Holds one group's call: its options and the group's size. Ranks, roots and rows count within it.
 struct Call {
   const CollectiveCall* spec = nullptr;
   int size = 1;
 };
 
-// The operands do not fit the collective; one line that shows each rank's shape.
+// Says in one line, with each rank's shape, that the operands do not fit the collective.
 class InvalidCall : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// What a real rank keeps between forward and backward.
+// Holds what a real rank keeps between forward and backward.
 struct SavedForBackward {
   at::Tensor operand;
   at::Tensor output;
-  std::vector<Shape> operand_shapes;  // by rank, where the collective had to exchange them
+  std::vector<Shape> operand_shapes;  // by rank, if the collective had to exchange them
 };
 
 struct Collective {
   CollectiveKind kind;
 
-  // Operands by rank in, outputs by rank out, differentiable by autograd. Checks shapes
-  // (InvalidCall). The oracle: plain tensor code, nothing clever. No output is computed from
-  // another: its cotangent would count the other's, too (.alias() what several ranks get).
+  // Maps all ranks' operands to all ranks' outputs, differentiable by autograd. It is the oracle,
+  // so it is plain tensor code. No output may be computed from another, whose cotangent would then
+  // count twice (.alias() what several ranks get). Throws InvalidCall for shapes that do not fit.
   std::vector<at::Tensor> (*simulate)(const Call&, const std::vector<at::Tensor>& operands);
 
-  // On a real rank, outside autograd: own operand in, own output out. May fill
-  // `saved.operand_shapes`.
+  // Maps this real rank's operand to its output, outside autograd. May fill `saved.operand_shapes`.
   at::Tensor (*forward)(const Call&, Connection&, const at::Tensor& operand,
                         SavedForBackward& saved);
 
-  // The native adjoint: cotangent of own output in, cotangent of own operand out.
+  // Computes the native adjoint: maps this rank's output cotangent to its operand's cotangent.
   at::Tensor (*backward)(const Call&, Connection&, const SavedForBackward&,
                          const at::Tensor& cotangent);
 
-  // As a user of torch.distributed would call it: through the dispatcher, recorded by autograd as
-  // that records it.
+  // Calls the collective as a user of torch.distributed would: through the dispatcher, which
+  // autograd records in its own way.
   at::Tensor (*in_place)(const Call&, Connection&, const at::Tensor& operand);
 };
 

@@ -9,9 +9,9 @@
 namespace distgrad {
 namespace {
 
-// By a tensor, since NCCL's PREMUL_SUM rounds the factor to the operands' type (c10d's
-// unpackPreMulSum); torch's product with a number keeps more of it in the 16-bit types, and a bound
-// that knew only that would accuse NCCL.
+// Multiplies by a tensor, since NCCL's PREMUL_SUM rounds the factor to the operands' dtype (c10d's
+// unpackPreMulSum). Torch's product with a number keeps more of it in the 16-bit dtypes, and a
+// bound for only that would blame NCCL.
 std::vector<at::Tensor> scaled(std::vector<at::Tensor> operands, double number) {
   const at::Tensor factor = at::full({}, number, operands[0].options().requires_grad(false));
   for (at::Tensor& x : operands) x = x * factor;
@@ -99,7 +99,7 @@ at::Tensor reduction(const Call& call, const std::vector<at::Tensor>& operands) 
     case ReduceOp::kProduct:
       break;
   }
-  // A chain, whose derivative is right with one, two or more zeros.
+  // A chain's derivative is right with one, two or more zeros.
   at::Tensor product = operands[0].alias();
   for (std::size_t r = 1; r < operands.size(); ++r) product = product * operands[r];
   return product;
@@ -130,7 +130,7 @@ at::Tensor joined(const Call& call, const std::vector<at::Tensor>& operands) {
 }
 
 at::Tensor native_reduction(const Call& call, Connection& group, const at::Tensor& operand) {
-  // Adding zero turns -0 into 0 as the sum over ranks would; only premul_sum scales.
+  // Only premul_sum multiplies: adding zero would turn -0 into 0, as the sum over ranks does.
   if (call.spec->op == ReduceOp::kPremulSum)
     return group.all_reduce(operand.detach() * call.spec->factor, ReduceOp::kSum);
   return group.all_reduce(operand, call.spec->op);
@@ -184,7 +184,7 @@ c10d::ReduceOp torch_reduce_op(const CollectiveCall& spec) {
 }
 
 at::Tensor attached_zeros(const at::Tensor& x) {
-  // where() and not a product with 0, which would keep NaN and infinity.
+  // A product with 0 would keep NaN and infinity; where() does not.
   return at::where(at::zeros({}, x.options().dtype(at::kBool).requires_grad(false)), x,
                    at::zeros({}, x.options().requires_grad(false)));
 }

@@ -1,4 +1,4 @@
-// What several collectives share: reductions over ranks, cuts, and shape checks. Private to
+// Holds what several collectives share: reductions over ranks, cuts, and shape checks. Private to
 // src/rank/collectives (and src/rank/rules).
 #pragma once
 
@@ -12,47 +12,46 @@
 
 namespace distgrad {
 
-// "rank 0 [2], rank 1 [3]"
+// Returns "rank 0 [2], rank 1 [3]".
 std::string shapes_text(const std::vector<at::Tensor>& by_rank);
 
-// All ranks' operands must have one shape; InvalidCall otherwise.
+// Throws InvalidCall unless all ranks' operands have one shape.
 void check_same_shape(const Call&, const std::vector<at::Tensor>& operands);
 
-// `dim` of the call for a tensor of so many dimensions, from 0; `extra` is 1 where the result has
-// one dimension more.
+// Returns the call's `dim` for this operand, counted from 0.
 std::int64_t dim_of(const Call&, const at::Tensor& operand);
 
-// How long the chunks are that `length` is cut into: `splits` row `row`, else even (InvalidCall if
-// that does not divide).
+// Returns the lengths of the chunks of `length`: row `row` of `splits`, or even ones. Throws
+// InvalidCall if it does not divide evenly.
 std::vector<std::int64_t> chunk_sizes(const Call&, std::int64_t length, int row = 0);
 std::vector<at::Tensor> chunks_of(const Call&, const at::Tensor& x, int row = 0);
-// The one chunk, without a view of each other one: of all ranks' these would be N².
+// Returns one chunk without making views of the others, which would be N² over all ranks.
 at::Tensor chunk_of(const Call&, const at::Tensor& x, int place);
 
-// Differentiable: the reduction of all ranks' operands; one tensor.
+// Reduces all ranks' operands to one tensor, differentiably.
 at::Tensor reduction(const Call&, const std::vector<at::Tensor>& operands);
-// Differentiable: the same value on every rank; its backward sums the ranks' cotangents in one
+// Puts one value on every rank, differentiably. Its backward sums the ranks' cotangents in one
 // reduction.
 std::vector<at::Tensor> on_every_rank(const at::Tensor& value, int size);
-// Differentiable: stacked on a new leading dim, or concatenated along `dim`.
+// Stacks on a new leading dim, or concatenates along `dim`, differentiably.
 at::Tensor joined(const Call&, const std::vector<at::Tensor>& operands);
 
-// On a real rank: the reduction of all ranks' operands.
+// Reduces all ranks' operands on a real rank.
 at::Tensor native_reduction(const Call&, Connection&, const at::Tensor& operand);
-// The cotangent of rank i's operand of a reduction, given `total`: the cotangent of the (one)
-// result. Uses the group for products, minima and maxima. Source: semantics, "Adjoints".
+// Returns the cotangent of this rank's operand of a reduction, if `total` is that of the one
+// result. Communicates for products, minima and maxima. Source: semantics, "Adjoints".
 at::Tensor native_reduction_adjoint(const Call&, Connection&, const SavedForBackward&,
                                     const at::Tensor& total);
-// Sum of the ranks' cotangents.
+// Sums the ranks' cotangents.
 at::Tensor summed(Connection&, const at::Tensor& cotangent);
 
-// Where this rank's own piece lies in the joined tensor, and that piece of `whole`.
+// Returns this rank's own piece of the joined tensor `whole`.
 at::Tensor own_piece(const Call&, const Connection&, const SavedForBackward&,
                      const at::Tensor& whole);
 
-// In torch's terms.
+// Returns the op in torch's terms.
 c10d::ReduceOp torch_reduce_op(const CollectiveCall&);
-// Not differentiable: zeros attached to the graph of `x`, whose cotangent then is zero.
+// Returns zeros that stay in the graph of `x`, whose cotangent is then zero.
 at::Tensor attached_zeros(const at::Tensor& x);
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// copy: the operand itself; a replicated value enters a parallel region (Megatron's f). Local in
-// forward and backward.
+// Implements copy, which returns the operand itself: a replicated value enters a parallel region
+// (Megatron's f). It is local in forward and backward.
 #include <ATen/ATen.h>
 
 #include "rank/collectives/common.h"

@@ -1,4 +1,5 @@
-// gather: every rank's operand, stacked or concatenated, on root; zeros of that shape elsewhere.
+// Implements gather: root gets every rank's operand, stacked or concatenated; other ranks get zeros
+// of that shape.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

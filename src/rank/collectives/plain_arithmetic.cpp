@@ -20,7 +20,7 @@ std::int64_t dim_in(const Call& call, const Shape& shape) {
   return dim < 0 ? dim + static_cast<std::int64_t>(shape.size()) : dim;
 }
 
-// [before, along, after] around a dim.
+// Splits a shape around a dim: [before, along, after].
 struct Around {
   std::int64_t before = 1, along = 1, after = 1;
   Around(const Shape& shape, std::int64_t dim) {
@@ -76,7 +76,7 @@ Plain joined(const Call& call, const Plains& parts) {
   return call.spec->dim ? concatenated(parts, dim_in(call, parts[0].shape)) : stacked(parts);
 }
 
-// Rank i's piece of what was joined.
+// Returns rank i's piece of what was joined.
 Plain piece(const Call& call, const Plains& operands, const Plain& whole, int i) {
   if (!call.spec->dim) {
     Plain part = cut(whole, 0, i, 1);
@@ -89,7 +89,7 @@ Plain piece(const Call& call, const Plains& operands, const Plain& whole, int i)
   return cut(whole, dim, begin, operands[i].shape[dim]);
 }
 
-// How rank `row` cuts `length`.
+// Returns the lengths into which rank `row` cuts `length`.
 std::vector<std::int64_t> chunks(const Call& call, std::int64_t length, int row) {
   const auto& splits = call.spec->splits;
   if (splits.empty()) return std::vector<std::int64_t>(call.size, length / call.size);
@@ -141,7 +141,7 @@ double reduced(const Call& call, const std::vector<double>& v) {
   return product;
 }
 
-// d reduced / d v[i], ties shared.
+// Returns d reduced / d v[i]; ties share it.
 double slope(const Call& call, const std::vector<double>& v, int i) {
   switch (call.spec->op) {
     case ReduceOp::kSum:
@@ -170,7 +170,7 @@ Plain reduction(const Call& call, const Plains& x) {
 }
 Plain total(const Plains& x) { return elementwise(x, sum); }
 
-// The operands' cotangents where `g` is that of the one result.
+// Returns the operands' cotangents, where `g` is that of the one result.
 Plains reduction_adjoint(const Call& call, const Plains& x, const Plain& g) {
   Plains out;
   for (int i = 0; i < call.size; ++i) {
@@ -187,7 +187,7 @@ Plains only_on(int root, const Plain& value, int size) {
   return out;
 }
 
-// What each rank gets of an exchange in which rank i sends its chunk j to j.
+// Returns what each rank gets of an exchange in which rank i sends its chunk j to rank j.
 Plains exchanged(const Call& call, const Plains& x) {
   Plains out;
   for (int r = 0; r < call.size; ++r) {
@@ -199,7 +199,7 @@ Plains exchanged(const Call& call, const Plains& x) {
   return out;
 }
 
-// Undoes it: rank r's array consists of a chunk from each source.
+// Undoes the exchange: rank r's array has a chunk from each source.
 Plains returned(const Call& call, const Plains& x, const Plains& g) {
   Plains out;
   const std::int64_t dim = dim_in(call, x[0].shape);

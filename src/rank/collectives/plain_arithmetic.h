@@ -1,6 +1,6 @@
-// Every collective and its adjoint in loops over plain numbers, written by hand: nothing of torch
-// computes here. What the simulation, the native collectives and their backwards are checked
-// against, in tests and by `fuzz --simulate`.
+// Computes every collective and its adjoint in hand-written loops over plain numbers, without
+// torch. Tests and `fuzz --simulate` check the simulation, the native collectives and their
+// backwards against it.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace distgrad {
 
-// A row-major array of doubles.
+// Holds a row-major array of doubles.
 struct Plain {
   Shape shape;
   std::vector<double> values;
@@ -17,9 +17,9 @@ struct Plain {
 
 Plain plain_of(const at::Tensor& tensor);  // on any device, of any floating dtype
 
-// By rank of the group in, by rank out. The options must fit the operands.
+// Takes operands and returns outputs by rank of the group. The options must fit the operands.
 std::vector<Plain> plain_outputs(const Call& call, const std::vector<Plain>& operands);
-// The cotangents of the operands, given those of the outputs.
+// Returns the operands' cotangents, given those of the outputs.
 std::vector<Plain> plain_adjoint(const Call& call, const std::vector<Plain>& operands,
                                  const std::vector<Plain>& cotangents);
 

@@ -5,7 +5,7 @@ namespace {
 
 at::Tensor values(const Shape& shape, int rank, at::ScalarType type, bool with_zeros_and_ties) {
   const std::int64_t n = element_count(shape);
-  // 1..5 in an order of each rank's own: no two ranks alike, no zero, no tie between neighbours.
+  // Holds 1 to 5 in an order of each rank's own: no two ranks alike, no zero, no neighbours tie.
   at::Tensor x = (at::arange(n, at::kDouble) * (rank + 2) + rank * 3).remainder(5) + 1;
   x = x * (at::arange(n, at::kDouble).remainder(3).eq(rank % 3).to(at::kDouble) * -2 + 1);
   if (with_zeros_and_ties && n > 0) {

@@ -1,4 +1,4 @@
-// The records, one a file, in the order of kCollectives.
+// Declares the records, one a file, in the order of kCollectives.
 #pragma once
 
 #include "rank/collectives/collective.h"

@@ -1,4 +1,4 @@
-// reduce: the reduction on root, zeros elsewhere.
+// Implements reduce: root gets the reduction, others get zeros.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -35,7 +35,7 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   options.reduceOp = torch_reduce_op(*call.spec);
   options.rootRank = call.spec->root;
   group.process_group().reduce(tensors, options)->wait();
-  // What is left in the buffer off root is not a result; the step's result there is zeros.
+  // What is left in the buffer off root is no result; the step's result there is zeros.
   return group.rank() == call.spec->root ? tensors[0] : attached_zeros(tensors[0]);
 }
 

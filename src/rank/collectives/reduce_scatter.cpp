@@ -1,4 +1,4 @@
-// reduce_scatter: each rank's own chunk of the reduction.
+// Implements reduce_scatter: each rank gets its own chunk of the reduction.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

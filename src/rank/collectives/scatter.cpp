@@ -1,4 +1,4 @@
-// scatter: each rank's own chunk of root's operand.
+// Implements scatter: each rank gets its own chunk of root's operand.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 

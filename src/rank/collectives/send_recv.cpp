@@ -1,4 +1,5 @@
-// send_recv: pairs of [source, destination]; what was sent here, else zeros of the operand's shape.
+// Implements send_recv for pairs of [source, destination]: a rank gets what was sent to it, or else
+// zeros of the operand's shape.
 #include <ATen/ATen.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
@@ -10,7 +11,7 @@
 namespace distgrad {
 namespace send_recv {
 
-// A destination appears once.
+// Returns the source; a destination appears once.
 std::optional<int> source_of(const Call& call, int destination) {
   for (const auto& [source, to] : call.spec->pairs)
     if (to == destination) return source;
@@ -60,8 +61,8 @@ at::Tensor in_place(const Call& call, Connection& group, const at::Tensor& opera
   const std::vector<Shape> shapes = group.all_gather_shapes(operand);
   at::Tensor result = attached_zeros(operand);
   std::vector<c10::intrusive_ptr<c10d::Work>> pending;
-  // As torch.distributed.batch_isend_irecv does: under NCCL a send waits on the stream for its
-  // receive, so that a ring of single ones would wait for ever.
+  // Sends as torch.distributed.batch_isend_irecv does. Under NCCL a send waits on the stream for
+  // its receive, so a ring of single ones would hang.
   const at::DeviceType device = operand.device().type();
   const bool together = group.process_group().getBackend(device)->supportsCoalescing();
   if (together) group.process_group().startCoalescing(device);

@@ -1,5 +1,5 @@
-// slice: each rank's own chunk of its own operand (Megatron's scatter). Local in forward and
-// backward.
+// Implements slice: each rank gets its own chunk of its own operand (Megatron's scatter). It is
+// local in forward and backward.
 #include <ATen/ATen.h>
 
 #include "rank/collectives/common.h"

@@ -307,8 +307,8 @@ struct Refusal {
   std::initializer_list<std::string_view> names;
 };
 
-// Names that people try, and what to do instead. The list only makes messages better: what is not
-// allowed is refused whether it is here or not.
+// Lists names that people try, and what to do instead. It only makes messages better: a name that
+// is not allowed is refused whether it is here or not.
 const Refusal kRefusals[] = {
     {"it draws random numbers; declare a \"random\" input",
      {"alpha_dropout", "bernoulli",     "binomial",    "dropout",     "feature_dropout",

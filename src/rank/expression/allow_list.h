@@ -1,5 +1,5 @@
-// What a scenario may call: the pure tensor functions, under the names that Python has for them.
-// Anything else of torch is refused. docs/expressions.md shows this list.
+// Lists what a scenario may call: the pure tensor functions, under their names in Python. Anything
+// else of torch is refused. docs/expressions.md shows this list.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace distgrad {
 
-// Where Python has a function.
+// Says where Python has a function.
 enum Place : unsigned {
   kFunction = 1,  // torch.NAME(...)
   kMethod = 2,    // x.NAME(...)
@@ -26,10 +26,10 @@ struct AllowedGroup {
   std::span<const AllowedFunction> functions;
 };
 
-// ATen's operator has the name (for torch.linalg: linalg_NAME).
+// ATen's operator has the same name (for torch.linalg: linalg_NAME).
 std::span<const AllowedGroup> allowed_groups();
 
-// A function of torch.nn.functional: Python's signature, and the ATen operator that it is.
+// Describes a function of torch.nn.functional: Python's signature, and the ATen operator behind it.
 struct FunctionalFunction {
   std::string_view name;
   std::string_view arguments;  // Python's signature as offered, in torch's schema language; empty:
@@ -40,14 +40,14 @@ struct FunctionalFunction {
 };
 std::span<const FunctionalFunction> functional_functions();
 
-// Attributes of tensors that are not called, with the operator that gives each.
+// Lists attributes of tensors that are not called, with the operator that gives each.
 struct AllowedAttribute {
   std::string_view name;
   std::string_view operator_name;
 };
 std::span<const AllowedAttribute> allowed_attributes();
 
-// Data types and constants: torch.float32, torch.pi.
+// Lists data types and constants: torch.float32, torch.pi.
 struct TorchDType {
   std::string_view name;
   std::string_view scalar_type;  // torch's canonical name
@@ -59,17 +59,18 @@ struct TorchConstant {
 };
 std::span<const TorchConstant> torch_constants();
 
-// Python's own functions that an expression may call.
+// Lists Python's own functions that an expression may call.
 std::span<const std::string_view> python_functions();
 
 bool is_allowed(std::string_view name, Place place);
-// All names for "did you mean" at a place.
+// Returns all names at a place, for "did you mean".
 std::vector<std::string> allowed_names(Place place);
 
-// Why a function that is refused is refused, to follow the refusal: "; it draws random numbers;
-// ...", or empty.
+// Says why a function is refused, to follow the refusal, "; it draws random numbers; ...", or
+// returns "".
 std::string reason_for_refusal(std::string_view name);
-// Whether torch has something of this name that is not a pure tensor function, as far as we know.
+// Returns true if torch, as far as we know, has something of this name that is no pure tensor
+// function.
 bool is_known_impure(std::string_view name);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// The emitter's attributes and calls: torch's functions, tensors' methods, Python's functions.
+// Emits attributes and calls: torch's functions, tensors' methods, Python's functions.
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 #include <torch/csrc/jit/ir/constants.h>
 
@@ -15,12 +15,13 @@ namespace {
 
 using Kind = Syntax::Kind;
 
-// Keyword arguments that no function may be given, wherever torch takes them.
+// These are refused for every function, wherever torch takes them.
 constexpr std::string_view kRefusedKeywords[] = {"device",        "generator",    "layout",
                                                  "memory_format", "names",        "out",
                                                  "pin_memory",    "requires_grad"};
 
-// torch.nn.functional demands that the operands' shapes are equal, or makes them so.
+// torch.nn.functional demands equal shapes of the first list's operands, and broadcasts the
+// second's.
 constexpr std::string_view kEqualShapesLosses[] = {"binary_cross_entropy",
                                                    "binary_cross_entropy_with_logits"};
 constexpr std::string_view kBroadcastingLosses[] = {"huber_loss", "l1_loss", "mse_loss",
@@ -30,7 +31,7 @@ constexpr std::string_view kBroadcastingLosses[] = {"huber_loss", "l1_loss", "ms
 
 // ---- attributes and calls
 
-// The torch function or constant, or the attribute of a value.
+// Emits a torch function or constant, or the attribute of a value.
 Value* Emitter::attribute(const Syntax& node) {
   const std::string dotted = dotted_name(node);
   if (dotted.starts_with("torch.")) return torch_attribute(node, dotted.substr(6));
@@ -52,7 +53,7 @@ Value* Emitter::attribute(const Syntax& node) {
   refuse_method(node);
 }
 
-// x.max(0).values
+// Emits a field of a named tuple, x.max(0).values.
 Value* Emitter::field(const Syntax& node, Value* tuple) {
   const auto fields = fields_.find(tuple);
   if (fields != fields_.end()) {
@@ -72,7 +73,7 @@ Value* Emitter::torch_attribute(const Syntax& node, const std::string& name) {
   refuse_torch_name(node);
 }
 
-// node: the attribute chain torch.a.b
+// `node` is the attribute chain torch.a.b.
 void Emitter::refuse_torch_name(const Syntax& node) {
   const std::string dotted = dotted_name(node);
   const std::string path = dotted.substr(0, dotted.rfind('.'));
@@ -100,7 +101,7 @@ void Emitter::refuse_torch_name(const Syntax& node) {
       node.place);
 }
 
-// node: F.name, as scripts that import torch.nn.functional have it
+// `node` is F.name, as in scripts that import torch.nn.functional.
 void Emitter::refuse_functional(const Syntax& node) {
   const std::string instead = reason_for_refusal(node.text);
   throw ExpressionError(
@@ -172,7 +173,7 @@ Value* Emitter::method_call(const Syntax& node, const Syntax& callee) {
                         callee.place, /*method=*/true);
 }
 
-// Python's norm has p="fro" by default, which is 2 for vectors; ATen has no default beside dim.
+// Adds Python's default p="fro", which is 2 for vectors; ATen has no default beside dim.
 void Emitter::complete_norm(const std::string& name, Arguments& given, std::size_t first,
                             std::size_t place) {
   const auto has = [&](std::string_view keyword) {
@@ -183,14 +184,14 @@ void Emitter::complete_norm(const std::string& name, Arguments& given, std::size
     given.keywords.emplace_back("p", constant(2, place));
 }
 
-// Python's names that ATen has under another.
+// Maps Python's names to ATen's if they differ.
 std::string Emitter::operator_of(const std::string& name) {
   if (name == "ndimension") return "dim";
   if (name == "nelement") return "numel";
   return name;
 }
 
-// x.float() and so on.
+// Emits x.float() and so on.
 Value* Emitter::cast(const Syntax& callee, Value* object, const Arguments& given) {
   static constexpr std::string_view kCasts[] = {"bfloat16", "bool", "double", "float",
                                                 "half",     "int",  "long",   "short"};
@@ -275,13 +276,13 @@ Value* Emitter::functional_call(const Syntax& node, const std::string& name) {
   Value* result =
       call_operator(reordered(values, function->order), qualified, display, callee.place);
   if (!batch_mean) return result;
-  // As torch.nn.functional.kl_div: the sum over input.size(0).
+  // torch.nn.functional.kl_div does the same: the sum over input.size(0).
   return aten("div", {result, aten("size", {values[0], constant(0, callee.place)}, callee.place)},
               callee.place);
 }
 
-// As torch.nn.functional does before it calls the operator, whose own backward is wrong for shapes
-// that differ.
+// Broadcasts as torch.nn.functional does before it calls the operator, whose own backward is wrong
+// for shapes that differ.
 void Emitter::broadcast(std::vector<Value*>& values, std::size_t place) {
   Value* both = list_or_tuple({values[0], values[1]}, place);
   Value* list = aten("broadcast_tensors", {both}, place);
@@ -306,7 +307,8 @@ std::vector<Value*> Emitter::reordered(const std::vector<Value*>& values, std::s
   return result;
 }
 
-// Python's reduction='mean' is an enumeration in ATen. True for kl_div's "batchmean", now a sum.
+// Turns Python's reduction='mean' into ATen's enumeration. Returns true for kl_div's "batchmean",
+// which becomes a sum.
 bool Emitter::convert_reduction(const c10::FunctionSchema& schema, std::vector<Value*>& values,
                                 bool with_batch_mean, std::size_t place) {
   for (std::size_t i = 0; i < values.size(); ++i) {

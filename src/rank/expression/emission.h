@@ -1,7 +1,6 @@
-// The emitter's class: the syntax tree goes in, a graph comes out. What an operator sign, a
-// subscript, a comprehension or a Python function means is Python's and is written here, because
-// TorchScript's reading differs from Python's in places. emitter.cpp has the expressions, calls.cpp
-// the functions.
+// Turns the syntax tree into a graph. Operator signs, subscripts, comprehensions and Python
+// functions are written here with Python's meaning, because TorchScript's reading differs in
+// places. emitter.cpp has the expressions, calls.cpp the functions.
 #pragma once
 
 #include <functional>
@@ -107,7 +106,7 @@ class Emitter : private GraphBuilder {
   Value* float_of_text(Value* value, std::size_t place);
 
   std::vector<std::string> all_names_;
-  std::map<std::string, Value*> names_;  // what a name stands for just now
+  std::map<std::string, Value*> names_;  // what a name stands for at the moment
 };
 
 }  // namespace distgrad

@@ -1,5 +1,5 @@
-// A typed graph of operators, and what its nodes do beside their kind and inputs. The emitter makes
-// it, lowering turns it into instructions.
+// Holds a typed graph of operators, and what its nodes do beside their kind and inputs. The emitter
+// makes it, and lowering turns it into instructions.
 #pragma once
 
 #include <torch/csrc/jit/ir/ir.h>
@@ -16,14 +16,14 @@ struct Syntax;
 struct EmittedGraph {
   std::shared_ptr<torch::jit::Graph> graph = std::make_shared<torch::jit::Graph>();
   torch::jit::Value* result = nullptr;
-  // Our own nodes do this ...
+  // Says what our own nodes do.
   std::unordered_map<const torch::jit::Node*, torch::jit::Operation> operations;
-  // ... and these call one of torch's operators.
+  // Holds the nodes that call one of torch's operators.
   std::unordered_map<const torch::jit::Node*, std::shared_ptr<torch::jit::Operator>> matched;
-  // Byte offsets in the text.
+  // Holds byte offsets in the text.
   std::unordered_map<const torch::jit::Node*, std::size_t> places;
-  // The constants that stand for a number of the text, as it was written; nothing of the graph
-  // depends on which number it is, but where expression.cpp's Shape says so.
+  // Has the constants for numbers of the text, with the number as written. Nothing else in the
+  // graph depends on a number's value, except where expression.cpp's Shape says so.
   std::unordered_map<const torch::jit::Node*, const Syntax*> literals;
 };
 

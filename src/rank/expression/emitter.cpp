@@ -15,7 +15,7 @@ namespace {
 
 using Kind = Syntax::Kind;
 
-// What scripts import under a name of its own.
+// Lists modules that scripts import under a short name.
 constexpr std::pair<std::string_view, std::string_view> kImported[] = {
     {"F", "write torch.nn.functional"},
     {"nn", "write torch.nn.functional; modules are not part of the language"},
@@ -260,7 +260,7 @@ Value* Emitter::compare(const Syntax& node) {
   return tensor_comparison(node, left, right);
 }
 
-// Among integers only: of floats and tensors Python also asks whether they are the same object.
+// Takes only integers: for floats and tensors Python also asks whether they are the same object.
 Value* Emitter::membership(const Syntax& node, Value* left, Value* right) {
   refuse_dtype(left, node.place);
   Value* list = as_list(right, node.place);
@@ -301,7 +301,7 @@ Value* Emitter::tensor_comparison(const Syntax& node, Value* left, Value* right)
 
 // ---- conditions
 
-// Python's truth of a value.
+// Emits Python's truth of a value.
 Value* Emitter::condition(Value* value, std::size_t place) {
   refuse_dtype(value, place);
   const TypePtr& type = value->type();
@@ -316,7 +316,7 @@ Value* Emitter::condition(Value* value, std::size_t place) {
   throw ExpressionError(describe_type(type) + " is no condition", place);
 }
 
-// The value of an If node, whose blocks are emitted by the two functions.
+// Returns the value of an If node, whose blocks the two functions emit.
 Value* Emitter::branch(Value* truth, std::size_t place, const std::function<Value*()>& then,
                        const std::function<Value*()>& otherwise) {
   Node* node = graph().insertNode(graph().create(torch::jit::prim::If, {truth}, 1));
@@ -349,7 +349,7 @@ Value* Emitter::conditional(const Syntax& node) {
       [&] { return value(*node.children[2]); });
 }
 
-// In Python `a and b` is one of its operands, in TorchScript a bool; they agree where both operands
+// In Python `a and b` is one of its operands, in TorchScript a bool. They agree if both operands
 // are bools.
 Value* Emitter::short_circuit(const Syntax& node, std::size_t first) {
   const Syntax& operand = *node.children[first];
@@ -418,7 +418,7 @@ void Emitter::bind(const std::string& target, Value* value, std::size_t place) {
   names_[target] = value;
 }
 
-// What a comprehension runs over, as a list.
+// Emits what a comprehension runs over, as a list.
 Value* Emitter::iterable(const Syntax& node) {
   if (node.kind == Kind::kCall && node.children[0]->kind == Kind::kName && node.keywords.empty()) {
     const std::string& function = node.children[0]->text;

@@ -1,4 +1,4 @@
-// From the syntax tree to a typed graph of operators.
+// Turns a syntax tree into a typed graph of operators.
 #pragma once
 
 #include <string>
@@ -10,8 +10,8 @@
 
 namespace distgrad {
 
-// Names in the order of the graph's inputs, with their types. `all_names` are for messages. Throws
-// ExpressionError.
+// `inputs` has the names and types in the order of the graph's inputs; `all_names` serves messages.
+// Throws ExpressionError.
 EmittedGraph emit_graph(const Syntax& tree, const std::string& text,
                         const std::vector<std::pair<std::string, c10::TypePtr>>& inputs,
                         const std::vector<std::string>& all_names);

@@ -13,7 +13,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(first, text.find_last_not_of(" \t\n\r") - first + 1);
 }
 
-// Lines up to the first empty one, joined.
+// Joins the lines up to the first empty one.
 std::string first_paragraph(const std::string& text) {
   std::istringstream lines(trimmed(text));
   std::string result, line;
@@ -32,7 +32,7 @@ std::string error_text(const std::exception& error) {
   return first_paragraph(error.what());
 }
 
-// A report for one schema reads: the schema, the reason on a line, the source with a highlight.
+// A report for one schema has the schema, a line with the reason, and the source with a highlight.
 std::string mismatch_text(const std::exception& error) {
   std::istringstream lines(error.what());
   for (std::string line; std::getline(lines, line);) {

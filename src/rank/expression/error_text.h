@@ -1,4 +1,4 @@
-// Torch's messages, which run over many lines, made one.
+// Makes one line of torch's messages, which run over many.
 #pragma once
 
 #include <exception>
@@ -6,11 +6,11 @@
 
 namespace distgrad {
 
-// What an operator threw: the first sentence, without C++ stack.
+// Returns the first sentence of what an operator threw, without the C++ stack.
 std::string error_text(const std::exception&);
 
-// Why TorchScript's front end found that arguments do not fit a schema; empty where its report does
-// not say.
+// Returns why TorchScript's front end found that arguments do not fit a schema, or "" if its report
+// does not say.
 std::string mismatch_text(const std::exception&);
 
 }  // namespace distgrad

@@ -15,7 +15,7 @@ namespace {
 thread_local bool evaluating = false;
 thread_local at::Device device_of_constructors = at::kCPU;
 
-// What the process holds is asked of malloc, which takes a while, each time so much more was
+// Malloc is asked what the process holds, which takes a while, so only each time so much more was
 // allocated.
 constexpr std::size_t kBytesBetweenChecks = std::size_t{64} << 20;
 thread_local std::size_t allocated_since_check = 0;
@@ -38,9 +38,8 @@ void check_size(std::size_t bytes) {
   allocated_since_check = 0;
 }
 
-// Torch's own allocator behind a check. It hands out torch's own memory: some of torch's code frees
-// what it allocated through whatever allocator is the current one then, so memory of ours and
-// memory of torch's must be the same.
+// Wraps torch's own allocator in a check. It hands out torch's own memory, since some of torch's
+// code frees what it allocated through whatever allocator is current then.
 class BoundedAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -58,7 +57,7 @@ class BoundedAllocator : public c10::Allocator {
   c10::Allocator* inner = nullptr;
 };
 
-// Lives for ever: tensors remember the allocator that made them.
+// The allocator is never freed: tensors remember the allocator that made them.
 BoundedAllocator& bounded_allocator() {
   static BoundedAllocator* allocator = new BoundedAllocator;
   return *allocator;

@@ -1,5 +1,5 @@
-// What holds while an expression is evaluated: torch's default dtype is the case's, and memory is
-// bounded.
+// Sets what holds while an expression is evaluated: torch's default dtype is the case's, and memory
+// is bounded.
 #pragma once
 
 #include <c10/core/DefaultDtype.h>
@@ -10,14 +10,14 @@
 
 namespace distgrad {
 
-// One tensor of an expression, and what one evaluation may hold at a time. Far above what a
-// scenario needs, below what would take a machine down: torch.zeros(10**12) is an error and not the
-// end of the process.
+// Bound one tensor of an expression, and all memory of one evaluation. They are far above what a
+// scenario needs and below what would take a machine down, so torch.zeros(10**12) is an error and
+// does not end the process.
 inline constexpr std::size_t kMaxTensorBytes = std::size_t{1} << 30;
 inline constexpr std::size_t kMaxEvaluationBytes = std::size_t{4} << 30;
 
-// Where torch.zeros, torch.tensor and the other constructors of expressions put their tensors, as
-// Python's torch.device() as a context does. One thread's; the CPU where nothing is said.
+// Returns where this thread's torch.zeros, torch.tensor and other constructors of expressions put
+// their tensors, as Python's torch.device() does as a context. The default is the CPU.
 at::Device constructor_device();
 
 class ConstructorDevice {

@@ -39,8 +39,8 @@ TypePtr type_of(NameType type) {
   return c10::TensorType::get();
 }
 
-// The text on one line, of a long one what is around `place`, and a '^' under the byte at `place`,
-// which may be the end.
+// Returns the text on one line (only what is around `place` if it is long), and a '^' under the
+// byte at `place`, which may be the end.
 std::string caret_under(const std::string& text, std::size_t place) {
   constexpr std::size_t kAround = 60;
   const auto continues_character = [&](std::size_t i) {
@@ -65,8 +65,8 @@ InvalidExpression invalid(const std::string& text, const ExpressionError& error)
   return InvalidExpression(error.what(), text.empty() ? "" : caret_under(text, error.place()));
 }
 
-// What runs. Knows no names, so that expressions that differ only in names share it, and in
-// numbers, which may be replaced.
+// Holds what runs. It knows no names, so that expressions that differ only in names share it, and
+// in numbers, which may be replaced.
 struct Code {
   at::ScalarType dtype;
   InstructionList instructions;
@@ -75,14 +75,14 @@ struct Code {
     const EvaluationScope scope(dtype);
     IValue result = run_instructions(instructions, std::move(values), replaced);
     if (result.isTensor()) return std::move(result).toTensor();
-    // lift_fresh, as torch.tensor does, tells the dispatcher of a constant.
+    // lift_fresh tells the dispatcher of a constant, as torch.tensor does.
     return at::lift_fresh(at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype)));
   }
 };
 
 using MakeCode = std::function<std::shared_ptr<const Code>()>;
 
-// Code with the text's own numbers.
+// Pairs shared code with the text's own numbers.
 struct SharedCode {
   std::shared_ptr<const Code> code;
   Replaced numbers;
@@ -91,7 +91,7 @@ struct SharedCode {
 class Compiled : public CompiledExpression {
  public:
   // The code takes the values in the order of `taken`, which has the same names. `own` compiles
-  // this text itself: shared code has another text's places.
+  // this text itself, since shared code has another text's places.
   Compiled(std::string text, std::vector<std::string> names, const std::vector<std::string>& taken,
            SharedCode shared, MakeCode own)
       : text_(std::move(text)),
@@ -125,7 +125,7 @@ class Compiled : public CompiledExpression {
  private:
   std::string text_;
   std::vector<std::string> names_;
-  std::vector<std::ptrdiff_t> places_;  // in names_, of what the code takes
+  std::vector<std::ptrdiff_t> places_;  // indices into names_ of what the code takes
   SharedCode shared_;
   MakeCode own_;
 };
@@ -162,7 +162,7 @@ std::vector<std::string> used_of(const std::vector<std::string>& free, const Sco
   return used;
 }
 
-// What the compiled expression depends on beside the text.
+// Makes a key of what the compiled expression depends on beside the text.
 std::string types_key(const std::vector<std::string>& used, const Scope& scope, DType dtype,
                       NumberResult numbers) {
   std::string key{static_cast<char>('0' + static_cast<int>(dtype)),
@@ -172,13 +172,13 @@ std::string types_key(const std::vector<std::string>& used, const Scope& scope, 
   return key;
 }
 
-// The tree, places aside, as a key in which used names are numbers, in the order in which they
-// come, and numbers are not told apart but for int and float.
+// Makes a key of the tree without places. In it used names are numbers, in the order in which they
+// come, and numbers differ only as int and float.
 class Shape {
  public:
   explicit Shape(const std::vector<std::string>& used) : used_(used) {}
 
-  // False where comprehensions bind names: those are not told apart here.
+  // Returns false if comprehensions bind names, which this key does not tell apart.
   bool add(const Syntax& node, bool with_number = false) {
     if (!node.targets.empty()) return false;
     if (node.kind == Syntax::Kind::kInt || node.kind == Syntax::Kind::kFloat) {
@@ -202,21 +202,21 @@ class Shape {
     return true;
   }
 
-  // The names in the order in which the code takes their values.
+  // Has the names in the order in which the code takes their values.
   const std::vector<std::string>& order() const { return order_; }
   const std::string& key() const { return key_; }
-  // The numbers that are not in the key.
+  // Has the numbers that are not in the key.
   const std::vector<const Syntax*>& numbers() const { return numbers_; }
 
  private:
-  // Whether what is emitted depends on which number stands to the right: an element of a tuple has
-  // its own type, and 2 ** -1 is a float.
+  // Returns true if what is emitted depends on which number stands to the right: an element of a
+  // tuple has its own type, and 2 ** -1 is a float.
   static bool decides_types(const Syntax& node) {
     return node.kind == Syntax::Kind::kSubscript ||
            (node.kind == Syntax::Kind::kBinary && node.text == "**");
   }
 
-  // Without its value unless that is asked for.
+  // Adds the number's value only if asked to.
   void add_number(const Syntax& node, bool with_value) {
     key_ += static_cast<char>('A' + static_cast<int>(node.kind));
     if (!with_value) {
@@ -247,7 +247,7 @@ class Shape {
   std::string key_;
 };
 
-// What is kept of a shape: its code, and the registers that each of its numbers goes to.
+// Keeps a shape's code, and the registers that each of its numbers goes to.
 struct KnownCode {
   std::shared_ptr<const Code> code;
   std::vector<std::pair<int, std::size_t>> registers;  // and the place in Shape::numbers()
@@ -271,7 +271,7 @@ struct KnownCode {
   }
 };
 
-// One text, with every scope that it was compiled in.
+// Keeps one text, with every scope that it was compiled in.
 struct KnownText {
   std::vector<std::string> free;  // names
   std::unordered_map<std::string, std::shared_ptr<const CompiledExpression>> by_types;

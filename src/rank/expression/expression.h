@@ -1,7 +1,7 @@
-// The scenario language: Python syntax as TorchScript compiles it, limited to an allow-list of pure
-// tensor functions. The only header behind which torch's front end is used. Single-threaded. The
-// first compilation in a process takes some 10 ms (torch sets up its operators), later ones a tenth
-// of one: compile anything before forking.
+// Compiles the scenario language: Python syntax, limited to an allow-list of pure tensor functions.
+// Only this header uses torch's front end. Single-threaded. The first compilation in a process
+// takes some 10 ms, in which torch sets up its operators, later ones a tenth of a millisecond;
+// compile anything before forking.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -16,9 +16,8 @@
 
 namespace distgrad {
 
-// An expression that does not compile, is forbidden, or is not a tensor. `caret` is the
-// expression's text, a newline, and spaces with a '^' under the place; empty where there is no
-// place.
+// Reports an expression that does not compile, is forbidden, or is no tensor. `caret` is its text,
+// a newline, and spaces with a '^' under the place; empty if there is no place.
 class InvalidExpression : public std::runtime_error {
  public:
   InvalidExpression(const std::string& message, std::string caret)
@@ -35,11 +34,11 @@ using Scope = std::map<std::string, NameType>;  // the names an expression may u
 class CompiledExpression {
  public:
   virtual ~CompiledExpression() = default;
-  // The scope's names that the text uses, in the order evaluate() wants their values.
+  // Has the scope's names that the text uses, in the order in which evaluate() takes their values.
   virtual const std::vector<std::string>& names() const = 0;
-  // The value: always a tensor. Runs ordinary eager ATen operators (autograd records them as
-  // usual). Throws InvalidExpression with torch's message, made one line, when an operator refuses
-  // its arguments (shapes).
+  // Returns the value, always a tensor. Runs ordinary eager ATen operators, which autograd records.
+  // Throws InvalidExpression with torch's message, in one line, if an operator refuses its
+  // arguments (shapes).
   virtual at::Tensor evaluate(std::vector<c10::IValue> values) const = 0;
 };
 
@@ -50,16 +49,15 @@ enum class NumberResult {
 };
 
 // Compiles once per (text, types of the names used, dtype) and process, as long as the text is
-// among the some thousand last used ones: then calls return the same object. Texts that differ in
-// names and numbers alone share what is compiled. Where a tensor constructor would give torch's
-// default dtype it gives `dtype`. The caller has set nothing: this call and evaluate() take care of
-// torch's default dtype themselves.
+// among the last few thousand used; calls then return the same object. Texts that differ only in
+// names and numbers share code. Tensor constructors that would give torch's default dtype give
+// `dtype`. Callers set nothing: this call and evaluate() set torch's default dtype themselves.
 std::shared_ptr<const CompiledExpression> compile_expression(
     const std::string& text, const Scope& scope, DType dtype,
     NumberResult numbers = NumberResult::kRefuse);
 
-// The scope's names that the text takes: not attributes, keyword arguments' names or variables of
-// comprehensions. Throws InvalidExpression where the text is not an expression.
+// Returns the scope's names that the text uses, without attributes, keyword names or variables of
+// comprehensions. Throws InvalidExpression if the text is no expression.
 std::vector<std::string> names_used(const std::string& text, const Scope& scope);
 
 }  // namespace distgrad

@@ -10,7 +10,7 @@
 namespace distgrad {
 namespace {
 
-// Functions that take any number of positional arguments in Python.
+// These functions take any number of positional arguments in Python.
 constexpr std::string_view kVariadic[] = {
     "atleast_1d",     "atleast_2d", "atleast_3d", "block_diag", "broadcast_tensors",
     "cartesian_prod", "einsum",     "meshgrid",   "ones",       "zeros"};
@@ -82,8 +82,8 @@ Value* GraphBuilder::tuple(const std::vector<Value*>& values, std::size_t place)
   return value;
 }
 
-// TorchScript's lists have one type. A list of ints and floats keeps each number's own as a tuple,
-// and so does an empty list, which has no type.
+// TorchScript's lists have one type. A list of ints and floats becomes a tuple, in which each
+// number keeps its type, and so does an empty list, which has no type.
 Value* GraphBuilder::list_or_tuple(const std::vector<Value*>& values, std::size_t place) {
   const bool uniform =
       !values.empty() && std::all_of(values.begin(), values.end(), [&](Value* value) {
@@ -106,7 +106,7 @@ std::vector<Value*> GraphBuilder::tuple_elements(Value* value) {
   return node->outputs().vec();
 }
 
-// A tuple whose elements have one type as a list; lists as they are.
+// Returns a tuple whose elements have one type as a list, and lists unchanged.
 Value* GraphBuilder::as_list(Value* value, std::size_t place) {
   if (!is_tuple(value->type())) return value;
   const std::vector<Value*> elements = tuple_elements(value);
@@ -117,8 +117,8 @@ Value* GraphBuilder::as_list(Value* value, std::size_t place) {
   return list;
 }
 
-// Python's tuples and lists neither add up nor compare equal; torch's operators return lists where
-// Python has tuples.
+// In Python tuples and lists neither add up nor compare equal, but torch's operators return lists
+// for Python's tuples.
 bool GraphBuilder::is_python_tuple(Value* value) const {
   if (is_tuple(value->type())) return !written_as_list_.contains(value);
   return python_tuples_.contains(value);
@@ -129,7 +129,7 @@ void GraphBuilder::refuse_dtype(Value* value, std::size_t place) const {
     throw ExpressionError("a data type stands only in dtype=..., x.to(...), == and !=", place);
 }
 
-// A bool is no Scalar to TorchScript, though it is to Python and to the operators.
+// A bool is no Scalar to TorchScript, though it is one to Python and to the operators.
 Value* GraphBuilder::as_scalar(Value* value, std::size_t place) {
   if (value->type()->kind() != TypeKind::BoolType) return value;
   return add_node("scalar", {value}, c10::NumberType::get(), place,
@@ -140,7 +140,7 @@ TypePtr GraphBuilder::common_type(Value* first, Value* second, std::size_t place
   const TypePtr& a = first->type();
   const TypePtr& b = second->type();
   if (*a == *b) return a;
-  // An int or a float, as it runs: a number. A bool besides would lose what it is.
+  // An int or a float, chosen at run time, is a number. A bool among them would lose its type.
   const auto is_arithmetic = [](const TypePtr& t) {
     return is_number(t) && t->kind() != TypeKind::BoolType;
   };
@@ -151,7 +151,7 @@ TypePtr GraphBuilder::common_type(Value* first, Value* second, std::size_t place
 }
 
 Value* GraphBuilder::dtype_constant(const TorchDType& dtype, std::size_t place) {
-  // A node of its own, so that it is not mistaken for an integer.
+  // It is a node of its own, so that it is not mistaken for an integer.
   for (int i = 0; i < static_cast<int>(at::ScalarType::NumOptions); ++i)
     if (dtype.scalar_type == c10::toString(static_cast<at::ScalarType>(i))) {
       Value* value = add_node("dtype", {}, c10::IntType::get(), place,
@@ -162,8 +162,8 @@ Value* GraphBuilder::dtype_constant(const TorchDType& dtype, std::size_t place) 
   throw ExpressionError("this torch has no " + std::string(dtype.name), place);
 }
 
-// TorchScript takes the last arguments one by one where the schema has a list, torch.permute(x, 0,
-// 1), for every function; Python does for some.
+// If the schema has a list, TorchScript takes the last arguments one by one for every function,
+// torch.permute(x, 0, 1); Python does so for some only.
 void GraphBuilder::check_lists(const c10::FunctionSchema& schema, const std::string& display,
                                const Arguments& given, std::size_t place) const {
   const bool method = display.starts_with('.');
@@ -186,10 +186,10 @@ Value* GraphBuilder::aten(const char* name, const std::vector<Value*>& inputs, s
                         place);
 }
 
-// Calls the operator, whose arguments are known to be in its order.
+// Calls an operator with arguments in its own order.
 Value* GraphBuilder::call_operator(const std::vector<Value*>& values, const std::string& qualified,
                                    const std::string& display, std::size_t place) {
-  // Keyword-only arguments of ATen's signature are positional in ours.
+  // Arguments that are keyword-only in ATen's signature are positional in ours.
   Arguments given;
   const Overloads& overloads = pure_overloads(qualified, false);
   const auto& schema_arguments = overloads.at(0)->schema().arguments();
@@ -225,7 +225,8 @@ std::vector<Value*> GraphBuilder::match(const c10::FunctionSchema& schema,
   }
 }
 
-// One of the overloads, chosen by TorchScript's rules. For a method the first value is `self`.
+// Calls one of the overloads, chosen by TorchScript's rules. For a method the first value is
+// `self`.
 Value* GraphBuilder::call_overloads(const Overloads& overloads, const std::string& display,
                                     const Arguments& all, std::size_t place, bool method) {
   if (overloads.empty()) throw ExpressionError("this torch has no " + display, place);
@@ -264,7 +265,8 @@ void GraphBuilder::check_keywords(const Overloads& overloads, const std::string&
                             place);
 }
 
-// Once more with Python's conversions that TorchScript does not make: int to float, bool to number.
+// Tries again with Python's conversions that TorchScript does not make: int to float, bool to
+// number.
 Value* GraphBuilder::call_converted(const Overloads& overloads, const std::string& display,
                                     const Arguments& given, const std::optional<NamedValue>& self,
                                     std::size_t place) {
@@ -283,7 +285,7 @@ Value* GraphBuilder::call_converted(const Overloads& overloads, const std::strin
       throw;
     } catch (const std::exception& error) {
       const std::string text = mismatch_text(error);
-      // What one argument is tells more than how many there are.
+      // A reason about one argument says more than one about their number.
       if (reason.empty() ||
           (text.starts_with("Expected a value") && !reason.starts_with("Expected a value")))
         reason = text;
@@ -348,10 +350,10 @@ Value* GraphBuilder::insert_operator(const std::shared_ptr<torch::jit::Operator>
   return result;
 }
 
-// Data types are ints to TorchScript; here an int is none and none is an int.
+// Data types are ints to TorchScript; here no int is a data type, and no data type an int.
 void GraphBuilder::check_inputs(const c10::FunctionSchema& schema,
                                 const std::vector<Value*>& inputs, std::size_t place) const {
-  // TorchScript makes a list of what stands for a size: torch.zeros(torch.float64).
+  // TorchScript makes a list of a lone size: torch.zeros(torch.float64).
   const auto refuse_in_list = [&](Value* value) {
     if (value->node()->kind() != torch::jit::prim::ListConstruct) return;
     for (Value* element : value->node()->inputs()) refuse_dtype(element, place);

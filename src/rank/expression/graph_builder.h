@@ -1,5 +1,5 @@
-// Puts operators into a graph: overloads are chosen and arguments converted by TorchScript's schema
-// matching, with what Python does differently made good: data types are no integers, an int may
+// Puts operators into a graph. TorchScript's schema matching chooses overloads and converts
+// arguments; where Python differs, this class corrects it: data types are no integers, an int may
 // stand for a float, lists are no tuples.
 #pragma once
 
@@ -35,7 +35,7 @@ using torch::jit::Value;
 inline bool is_tensor(const TypePtr& type) { return type->kind() == TypeKind::TensorType; }
 inline bool is_list(const TypePtr& type) { return type->kind() == TypeKind::ListType; }
 inline bool is_tuple(const TypePtr& type) { return type->kind() == TypeKind::TupleType; }
-inline bool is_integer(const TypePtr& type) {  // or may be one when it runs
+inline bool is_integer(const TypePtr& type) {  // or may be one at run time
   return type->kind() == TypeKind::IntType || type->kind() == TypeKind::BoolType ||
          type->kind() == TypeKind::NumberType;
 }
@@ -43,7 +43,7 @@ inline TypePtr element_type(const TypePtr& list) {
   return list->expectRef<c10::ListType>().getElementType();
 }
 
-// "a list of tensors", for messages.
+// Returns "a list of tensors", for messages.
 std::string describe_type(const TypePtr&);
 
 template <typename Range>
@@ -51,7 +51,7 @@ bool contains(const Range& range, std::string_view name) {
   return std::find(std::begin(range), std::end(range), name) != std::end(range);
 }
 
-// An operation from a function of the inputs.
+// Makes an operation of a function of the inputs.
 template <typename Function>
 Operation operation(Function function) {
   return [function](Stack& stack) {
@@ -72,11 +72,11 @@ class GraphBuilder {
 
   torch::jit::Graph& graph() { return *out_.graph; }
 
-  // All take the place in the text, for messages.
+  // All of these take the place in the text, for messages.
   Value* constant(const IValue& value, std::size_t place);
   Value* none(std::size_t place) { return constant(IValue(), place); }
   Value* dtype_constant(const TorchDType& dtype, std::size_t place);
-  // A node of ours.
+  // Adds a node of our own.
   Value* add_node(const char* name, const std::vector<Value*>& inputs, const TypePtr& type,
                   std::size_t place, Operation op);
 
@@ -89,16 +89,16 @@ class GraphBuilder {
   TypePtr common_type(Value* first, Value* second, std::size_t place) const;
   void refuse_dtype(Value* value, std::size_t place) const;
 
-  // The operator aten::NAME on values in its own order.
+  // Calls the operator aten::NAME on values in its own order.
   Value* aten(const char* name, const std::vector<Value*>& inputs, std::size_t place);
-  // The same for many arguments, of which the last may be keyword-only.
+  // Does the same for many arguments, of which the last may be keyword-only.
   Value* call_operator(const std::vector<Value*>& values, const std::string& qualified,
                        const std::string& display, std::size_t place);
-  // As Python calls it. `display` is the function's name in messages, "torch.sum" or ".sum"; of a
-  // method the first positional argument is `self`.
+  // Calls as Python does. `display` is the function's name in messages, "torch.sum" or ".sum". For
+  // a method the first positional argument is `self`.
   Value* call_overloads(const Overloads& overloads, const std::string& display,
                         const Arguments& given, std::size_t place, bool method = false);
-  // The arguments in the order of a signature of ours.
+  // Puts the arguments in the order of a signature of ours.
   std::vector<Value*> match(const c10::FunctionSchema& schema, const std::string& display,
                             const Arguments& given, std::size_t place);
 

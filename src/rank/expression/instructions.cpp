@@ -62,7 +62,7 @@ class Run {
     }
   }
 
-  // An expanded tensor takes no memory, but all the time in the world.
+  // An expanded tensor takes no memory, but may take forever.
   static void check_elements(const IValue& value, std::size_t place) {
     if (value.isTensor() && value.toTensor().numel() > kMaxElements)
       throw ExpressionError("a tensor of " + std::to_string(value.toTensor().numel()) +

@@ -1,7 +1,7 @@
-// A compiled expression in its last form: a list of operators to call, one after the other, on
-// numbered registers. We run it ourselves rather than through TorchScript's interpreter: what runs
-// is exactly what was checked, an operator that throws is known with its place, loops are counted,
-// and it is faster.
+// Holds a compiled expression in its last form: operators to call one after the other, on numbered
+// registers. We run it ourselves rather than through TorchScript's interpreter: what runs is
+// exactly what was checked, an operator that throws is known with its place, loops are counted, and
+// it is faster.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -33,7 +33,7 @@ struct Instruction {
   Kind kind = Kind::kCall;
   mutable torch::jit::Operation operation = nullptr;  // (calling one is not const in torch)
   std::vector<int> inputs;
-  int device_input = -1;  // of a constructor: the input that says where; none: constructor_device()
+  int device_input = -1;  // of a constructor: the input that says where; -1: constructor_device()
   int first_output = 0;
   int outputs = 1;
   std::size_t place = 0;  // in the text
@@ -42,24 +42,25 @@ struct Instruction {
 };
 
 struct InstructionList {
-  std::vector<c10::IValue> constants;  // (register contents to begin with; none where not constant)
+  std::vector<c10::IValue> constants;  // initial register contents; none if not constant
   Instructions instructions;
   int result = 0;
-  // The registers among the constants that hold a number of the text. Nothing else depends on it.
-  // The syntax tree may be gone: only to be compared.
+  // Has the constant registers that hold a number of the text, on which nothing else depends. The
+  // syntax tree may be gone, so pointers may only be compared.
   std::vector<std::pair<int, const Syntax*>> literals;
 };
 
-// Contents of registers in place of the list's constants.
+// Replaces the constants in some registers.
 using Replaced = std::vector<std::pair<int, c10::IValue>>;
 
-// A loop of more turns, or a longer range or list, is refused: an expression cannot hang a rank or
-// eat its memory.
+// Loops of more turns, and longer ranges or lists, are refused, so that no expression can hang a
+// rank or eat its memory.
 inline constexpr std::int64_t kMaxIterations = 100000;
-// Nor has any tensor more elements than this, views included.
+// Tensors of more elements are refused, views included.
 inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
 
-// Registers 0.. hold `values`. Throws ExpressionError with the place of the operator that failed.
+// Puts `values` into registers 0 and up. Throws ExpressionError with the place of the operator that
+// failed.
 c10::IValue run_instructions(const InstructionList&, std::vector<c10::IValue> values,
                              const Replaced& replaced = {});
 

@@ -18,7 +18,7 @@ using torch::jit::Operation;
 using torch::jit::Stack;
 using torch::jit::Value;
 
-// ATen's operators that an allowed name or Python's syntax may stand for, without "aten::".
+// Lists ATen's operators, without "aten::", for which an allowed name or Python's syntax may stand.
 const std::set<std::string>& runnable_operators() {
   static const std::set<std::string> operators = [] {
     // Syntax: signs, iteration, casts, attributes.
@@ -58,7 +58,7 @@ class Lowering {
   }
 
  private:
-  // Matching overloads leaves nodes behind that nothing uses: only those that the result needs run.
+  // Matching overloads leaves unused nodes behind, so only nodes that the result needs run.
   void need(const Value* value) {
     const Node* node = value->node();
     if (!needed_.insert(node).second) return;
@@ -108,7 +108,7 @@ class Lowering {
     to.push_back(std::move(instruction));
   }
 
-  // Of a constructor: what takes a tensor puts its result beside that.
+  // Serves constructors: a function that takes a tensor puts its result on that tensor's device.
   int device_input_of(const Node* node) const {
     const auto matched = graph_.matched.find(node);
     if (matched == graph_.matched.end()) return -1;
@@ -149,7 +149,7 @@ class Lowering {
     if (node->kind() == torch::jit::prim::TupleConstruct) return tuple_construct;
     if (node->kind() == torch::jit::prim::TupleUnpack) return tuple_unpack;
     const std::string name = node->kind().toUnqualString();
-    // Conversions that TorchScript inserts by itself and Python does not make.
+    // TorchScript inserts these conversions by itself; Python does not make them.
     if (name == "IntImplicit" || name == "FloatImplicit" || name == "ScalarImplicit")
       throw ExpressionError("a tensor stands where a number must; write int(x) or float(x)",
                             place_of(node));

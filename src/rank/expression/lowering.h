@@ -1,5 +1,5 @@
-// From the graph to the instructions that run, and the last line of defence: every node that the
-// result needs is either one of ours or an operator of the allow-list, whatever the emitter did.
+// Turns the graph into the instructions that run. It is the last line of defence: every node that
+// the result needs must be one of ours or an operator of the allow-list, whatever the emitter did.
 #pragma once
 
 #include "rank/expression/emitter.h"

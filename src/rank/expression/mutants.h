@@ -1,4 +1,4 @@
-// For tests: expressions made of others by small changes, reproducibly.
+// Makes expressions from others by small changes, reproducibly, for tests.
 #pragma once
 
 #include <random>
@@ -15,7 +15,7 @@ class Mutants {
   Mutants(std::vector<std::string> texts, unsigned seed)
       : texts_(std::move(texts)), random_(seed) {}
 
-  // Characters removed, replaced and put in: seldom an expression.
+  // Removes, replaces and inserts characters. The result is seldom an expression.
   std::string with_characters_changed() {
     static const std::string kAlphabet = "()[],.:*+-/%<>=&|^~'\" x1e0_rankforintorch\\\n\t\x80";
     std::string text = any();
@@ -35,8 +35,8 @@ class Mutants {
     return text;
   }
 
-  // Tokens exchanged for tokens of the same kind from other expressions: often an expression, with
-  // another meaning.
+  // Exchanges tokens for tokens of the same kind from other expressions. The result is often an
+  // expression with another meaning.
   std::string with_tokens_changed() {
     std::string text = any();
     for (std::size_t edits = 1 + below(2); edits > 0; --edits) {

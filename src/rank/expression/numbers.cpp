@@ -43,7 +43,7 @@ double float_power(double base, double exponent) {
   return result;
 }
 
-// Floor division and modulo belong together: a == (a // b) * b + a % b, the modulo has the
+// Floor division and modulo belong together: a == (a // b) * b + a % b, and the modulo has the
 // divisor's sign.
 struct Quotient {
   double floor;
@@ -85,7 +85,7 @@ IValue int_modulo(std::int64_t a, std::int64_t b) {
 
 double int_divide(std::int64_t a, std::int64_t b) {
   if (b == 0) zero_division();
-  // Beyond these Python rounds the exact quotient once, we would round thrice.
+  // Beyond these Python rounds the exact quotient once; we would round three times.
   if (a > kExactInDouble || a < -kExactInDouble || b > kExactInDouble || b < -kExactInDouble)
     throw NumberError("integers above 2**53 are not divided here");
   return static_cast<double>(a) / static_cast<double>(b);
@@ -187,7 +187,7 @@ c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left,
 }
 
 bool number_compare(std::string_view op, const IValue& left, const IValue& right) {
-  // Python compares an int with a float exactly; long double holds both.
+  // Python compares an int with a float exactly, and long double holds both.
   static_assert(std::numeric_limits<long double>::digits >= 63);
   if (is_float(left) != is_float(right)) {
     const auto exact = [](const IValue& v) {

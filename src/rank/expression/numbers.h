@@ -1,5 +1,5 @@
-// Arithmetic on Python's numbers as Python does it. TorchScript's differs: 2 ** rank is a float
-// there, 1.0 // 0.1 is 10, division by zero is inf or a crash, and integers wrap around.
+// Does arithmetic on numbers as Python does. TorchScript differs: 2 ** rank is a float there, 1.0
+// // 0.1 is 10, division by zero is inf or a crash, and integers wrap around.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -12,32 +12,31 @@
 
 namespace distgrad {
 
-// What Python would raise, or a result that a 64-bit number cannot hold.
+// Reports what Python would raise, or a result that a 64-bit number cannot hold.
 class NumberError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Whether values of the type are Python's int, float or bool, known (int, float, bool) or not
-// (number).
+// Returns true if values of the type are Python's int, float or bool, or a number of unknown type.
 bool is_number(const c10::TypePtr&);
 
-// "+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<", ">>".
+// Takes "+", "-", "*", "/", "//", "%", "**", "&", "|", "^", "<<" or ">>".
 c10::IValue number_binary(std::string_view op, const c10::IValue& left, const c10::IValue& right);
-// The type of the result, `number` where it depends on the values; none where Python has no such
-// operator. `exponent`: the right operand where it is known.
+// Returns the type of the result, `number` if it depends on the values, or null if Python has no
+// such operator. `exponent` is the right operand, if known.
 c10::TypePtr number_binary_type(std::string_view op, const c10::TypePtr& left,
                                 const c10::TypePtr& right,
                                 const std::optional<c10::IValue>& exponent);
 
-// "<", ">", "<=", ">=", "==", "!=".
+// Takes "<", ">", "<=", ">=", "==" or "!=".
 bool number_compare(std::string_view op, const c10::IValue& left, const c10::IValue& right);
 
-// "-", "+", "~", "abs".
+// Takes "-", "+", "~" or "abs".
 c10::IValue number_unary(std::string_view op, const c10::IValue&);
-c10::TypePtr number_unary_type(std::string_view op, const c10::TypePtr&);  // none: no such operator
+c10::TypePtr number_unary_type(std::string_view op, const c10::TypePtr&);  // null: no such operator
 
-// Python's int(), float(), bool().
+// Do what Python's int(), float() and bool() do.
 c10::IValue to_python_int(const c10::IValue&);
 c10::IValue to_python_float(const c10::IValue&);
 c10::IValue to_python_bool(const c10::IValue&);

@@ -23,7 +23,7 @@ bool has_tensor(const std::vector<Argument>& arguments) {
                      [](const Argument& argument) { return holds_tensor(argument.type()); });
 }
 
-// An argument that no expression can or may give, and that has no default.
+// Returns true for an argument that no expression can or may give, and that has no default.
 bool must_be_refused(const Argument& argument) {
   if (argument.default_value()) return false;
   const TypeKind kind = argument.real_type()->kind();

@@ -29,7 +29,7 @@ std::vector<IValue> elements_of(const IValue& sequence) {
   return sequence.toListRef().vec();
 }
 
-// The numbers of nested sequences, and their shape.
+// Holds the numbers of nested sequences, and their shape.
 struct Numbers {
   std::vector<IValue> values;
   std::vector<std::int64_t> shape;
@@ -108,7 +108,7 @@ at::Tensor tensor_from(const IValue& data, std::optional<at::ScalarType> dtype) 
   if (inferred == at::kDouble && !dtype) dtype = c10::get_default_dtype_as_scalartype();
   if (dtype) tensor = tensor.to(*dtype);
   if (!constructor_device().is_cpu()) tensor = tensor.to(constructor_device());
-  // As Python's torch.tensor does: the operator that tells the dispatcher of a new constant.
+  // lift_fresh tells the dispatcher of a new constant, as Python's torch.tensor does.
   return at::lift_fresh(tensor);
 }
 
@@ -158,7 +158,7 @@ IValue list_slice(const IValue& list, const IValue& start, const IValue& stop, c
   const auto size = static_cast<std::int64_t>(elements.size());
   const std::int64_t stride = step.isNone() ? 1 : checked_int(step);
   if (stride == 0) throw NumberError("slice step cannot be zero");
-  // Python's PySlice_AdjustIndices.
+  // This is Python's PySlice_AdjustIndices.
   const auto bound = [&](const IValue& given, std::int64_t absent) {
     if (given.isNone()) return absent;
     std::int64_t at = checked_int(given);

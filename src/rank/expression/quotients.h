@@ -4,9 +4,8 @@
 
 namespace distgrad {
 
-// Throws c10::Error where these are the arguments of a division of integers, rounded towards 0, in
-// which one quotient does not fit, as that of the smallest integer and -1: the processor ends the
-// process for it.
+// Throws c10::Error if these arguments divide integers, rounding towards 0, and some quotient does
+// not fit, as that of the smallest integer and -1: the processor ends the process for that.
 void check_quotients(const torch::jit::Stack& arguments);
 
 }  // namespace distgrad

@@ -1,4 +1,4 @@
-// Torch's name of a dtype.
+// Converts a dtype to torch's.
 #pragma once
 
 #include <c10/core/ScalarType.h>

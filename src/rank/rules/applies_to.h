@@ -1,4 +1,4 @@
-// Which calls a rule or a mistake can be in.
+// Decides which calls a rule or a mistake can be in.
 #pragma once
 
 #include "rank/collectives/collective.h"

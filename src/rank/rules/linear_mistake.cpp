@@ -13,7 +13,7 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The standard says what this engine gives for a seed, so that all ranks draw alike.
+// The standard fixes what this engine gives for a seed, so all ranks draw alike.
 using Random = std::mt19937_64;
 std::int64_t below(Random& random, std::int64_t n) {
   return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
@@ -41,8 +41,8 @@ JointValues alone(const JointValues& v, int rank, at::Tensor cotangent) {
   return one;
 }
 
-// 1 where rank `to`'s operand has a part in rank `from`'s output: where that block of the adjoint,
-// in which no two elements of an output meet in one of an operand, is not zero.
+// Returns 1 where rank `to`'s operand has a part in rank `from`'s output: where that block of the
+// adjoint, in which no two elements of an output meet in one of an operand, is not zero.
 Matrix parts_of(const Call& call, const JointValues& v) {
   Matrix parts = matrix(call.size, [](int, int) { return 0.0; });
   for (int r = 0; r < call.size; ++r) {
@@ -54,7 +54,7 @@ Matrix parts_of(const Call& call, const JointValues& v) {
   return parts;
 }
 
-// Whether there is a name for the adjoint with its blocks times these numbers: the adjoint itself,
+// Returns true if the adjoint with its blocks times these numbers has a name: the adjoint itself,
 // scaled, the own part, the others', or that of some ranks.
 bool has_name(const Matrix& parts, const Matrix& numbers) {
   const int size = static_cast<int>(parts.size());
@@ -110,7 +110,7 @@ Matrix numbers_of(Random& random, std::uint64_t form, const Matrix& parts) {
   return numbers;
 }
 
-// Σ_r c(i, r) B(i, r) ȳ_r
+// Returns Σ_r c(i, r) B(i, r) ȳ_r.
 Tensors of_blocks(const Call& call, const JointValues& v, const Matrix& numbers) {
   Tensors out;
   for (const at::Tensor& x : v.operands)
@@ -122,7 +122,7 @@ Tensors of_blocks(const Call& call, const JointValues& v, const Matrix& numbers)
   return out;
 }
 
-// As many elements as `like` has, from `shift` on and round and round.
+// Returns as many elements as `like` has, from `shift` on, cyclically.
 at::Tensor elements_of(const at::Tensor& x, const at::Tensor& like, std::int64_t shift) {
   if (x.numel() == 0) return at::zeros_like(like, at::MemoryFormat::Contiguous);
   const at::Tensor places =

@@ -21,8 +21,7 @@ JointValues with_cotangents(const JointValues& v, Tensors cotangents) {
 // --- What is summed
 // ------------------------------------------------------------------------------------------------
 
-// Row i of the adjoint in which rank i counts the cotangents of the ranks that `counts` takes, and
-// no others.
+// Returns the adjoint in which rank i counts only the cotangents of the ranks r with counts(i, r).
 template <class Counts>
 Tensors counted(const Call& call, const JointValues& v, const Counts& counts) {
   Tensors out;
@@ -97,8 +96,7 @@ Tensors sent_forward(const Call& call, const JointValues& v) {
 // --- Ties and zeros
 // ------------------------------------------------------------------------------------------------
 
-// The cotangent of the one reduced value, and that value; of all_reduce, reduce and reduce_scatter
-// alike.
+// Holds the one reduced value and its cotangent, for all_reduce, reduce and reduce_scatter alike.
 struct Reduced {
   at::Tensor cotangent;
   at::Tensor value;
@@ -151,9 +149,9 @@ Tensors total_out_over_x_or_0(const Call& call, const JointValues& v) {
 // --- Memory and dtype
 // ------------------------------------------------------------------------------------------------
 
-// The elements in the order in which they lie in memory, as a kernel sees them that takes every
-// tensor for a contiguous one. One that overlaps itself, or has gaps, is no such block: what would
-// be read beyond it nobody can foretell.
+// Returns the elements in the order in which they lie in memory, as a kernel sees them that takes
+// every tensor for contiguous. A tensor that overlaps itself, or has gaps, is returned unchanged,
+// since what such a kernel would read is unpredictable.
 at::Tensor as_in_memory(const at::Tensor& x) {
   return x.is_contiguous() || !x.is_non_overlapping_and_dense()
              ? x
@@ -174,7 +172,7 @@ void reads_rounded(at::Tensor&, at::Tensor& cotangent) {
 }
 
 at::Tensor as_given(const at::Tensor& given, const at::Tensor&) { return given; }
-// Writes the result where the cotangent was: who shares that memory sees it change.
+// Writes the result over the cotangent, so that whoever shares that memory sees it change.
 at::Tensor written_over_cotangent(const at::Tensor& given, const at::Tensor& cotangent) {
   if (cotangent.sizes() == given.sizes() && cotangent.is_non_overlapping_and_dense())
     at::Tensor(cotangent).copy_(given);

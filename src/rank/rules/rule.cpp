@@ -129,7 +129,7 @@ Tensors raises(const Call& call, const JointValues&) {
 }
 
 // What diffdist's broadcast gives off root depends on what the backend's reduce leaves in the
-// buffer, which only a real run shows (src/rank runs it natively). The pure rule leaves the rank's
+// buffer, which only a real run shows (src/rank runs it natively). This pure rule leaves the rank's
 // own cotangent there, as an untouched buffer would.
 Tensors partial_sums_off_root(const Call& call, const JointValues& v) {
   Tensors out = v.cotangents;

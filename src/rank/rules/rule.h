@@ -1,7 +1,7 @@
-// Backward rules as pure joint functions of one collective call: the cotangents, operands and
-// outputs of all ranks of the group go in, the operands' cotangents of all ranks come out. A rule
-// serves twice: on real ranks (one adapter gathers, evaluates it and keeps its own row) and in
-// simulation (one graph node), where it is a hypothesis to replay.
+// Backward rules are pure joint functions of one collective call. They map the cotangents, operands
+// and outputs of all ranks of the group to all operands' cotangents. A rule serves on real ranks,
+// where one adapter gathers, evaluates it and keeps its own row, and in simulation, where it is one
+// graph node.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,15 @@
 
 namespace distgrad {
 
-// By group rank. Cotangents are never undefined (zeros where a loss did not depend on the output).
+// Holds values by group rank. Cotangents are never undefined; they are zeros if no loss depends on
+// the output.
 struct JointValues {
   std::vector<at::Tensor> operands;
   std::vector<at::Tensor> outputs;
   std::vector<at::Tensor> cotangents;
 };
 
-// Undefined entries: no gradient.
+// Undefined entries mean no gradient.
 using RuleFunction = std::vector<at::Tensor> (*)(const Call&, const JointValues&);
 
 struct Rule {
@@ -30,10 +31,10 @@ struct Rule {
   RuleFunction evaluate;
 };
 
-// nullptr for a name that is no rule. Every rule of backward_rules() has one.
+// Returns nullptr if there is no such rule. Every rule of backward_rules() is there.
 const Rule* rule_named(std::string_view name);
 
-// A rule that raises in backward, as the library it stands for does.
+// A rule throws this in backward if its library raises there.
 class RaisesInBackward : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
