@@ -21,8 +21,10 @@ from .variables import digest, has_shares, local_of, plain
 _MOST_BYTES = 1 << 28  # of cotangents that one rank keeps
 _MOST_ALIGNED = 1 << 20  # elements of a cotangent that the ranks send each other
 # (seed, whether the output is moved along its cotangent, too): that gives the best signal, and what
-# is proportional along it alone need not be. The last is asked where the second gives none.
+# is proportional along it alone need not be. The last is asked where the others do not decide.
 _DIRECTIONS = ((51, True), (52, False), (53, True))
+# relative: a ratio that is further off asks for all directions, though rounding may explain it
+_CLOSE = 2e-3
 _LEAST_S = 5  # for looking, whatever is left of the time
 
 
@@ -126,8 +128,18 @@ class Place:
         elif each:
             self.state = "shares"
         else:
-            is_sure = len(known) > 1 and not any(_same(x, base, slack) for r in known for x in r)
-            self.state = "wrong" if is_sure else "not decided"
+            off = [r for r in known if not any(_same(x, base, slack) for x in r)]
+            self.state = "wrong" if len(off) > 1 else "not decided"
+
+    def wants_more(self):
+        """Returns whether another direction may tell more: of what is within the slack, but not
+        close, as well."""
+        if not self.known() or len(self.ratios) == len(_DIRECTIONS):
+            return False
+        if self.state == "right":
+            return not any(all(_same(ratio[i], self.base, _CLOSE) for ratio in self.known())
+                           for i in (0, 1))
+        return len(self.known()) < 2 or self.state == "not decided" and self.base is not None
 
     def factor(self, slack):
         """What the cotangent is times the right one; None where that is no number, or not known."""
@@ -159,8 +171,7 @@ class Outputs:
                 break
             self._ask(found[i])
             self._judge(found)
-            while found[i].state != "right" and len(found[i].known()) < 2 and (
-                    found[i].known() and len(found[i].ratios) < len(_DIRECTIONS)):
+            while found[i].wants_more():
                 self._ask(found[i])
                 self._judge(found)
         return found
