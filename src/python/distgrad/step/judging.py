@@ -365,6 +365,8 @@ class Judge:
         if all(abs(s.value - m.measured) <= m.resolution
                for m in found for s in m.said[key].values()):
             return self._nothing_seen([key])  # they differ by less than can be measured
+        # One of many copies is a multiple along a few directions by chance.
+        found += [self._measuring.measure([key], seed) for seed in _ACROSS_SEEDS]
         factors, are_resolved = {}, all(abs(m.measured) > 100 * m.resolution for m in found)
         for rank in piece.holders if are_resolved else ():
             ratios = [m.said[key][rank].value / m.measured for m in found]
