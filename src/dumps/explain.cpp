@@ -344,12 +344,8 @@ class Explaining {
 
   bool copies_differ(const Measured& m) const {
     if (p_.by_rank) return false;
-    for (std::size_t h = 1; h < p_.holdings.size(); ++h) {
-      const Holding &a = p_.holdings[0], &b = p_.holdings[h];
-      if (a.box == b.box &&
-          !agrees(*b.observed, *a.observed, 1, m.bound, m.differences[0].max_observed, HUGE_VAL))
-        return true;
-    }
+    for (std::size_t h = 1; h < p_.holdings.size(); ++h)
+      if (p_.holdings[0].box == p_.holdings[h].box && !m.are_copies(0, h)) return true;
     return false;
   }
 

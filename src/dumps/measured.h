@@ -27,6 +27,8 @@ struct Measured {
   // `known` beforehand than of one that is fitted.
   bool explains(const Stream& observed, std::size_t h, double factor, double error_squares,
                 bool known) const;
+  // Whether two holdings hold the same piece and the same numbers of it.
+  bool are_copies(std::size_t a, std::size_t b) const;
   double factor_precision() const;
   bool is_near_everywhere() const;
   // Too few to have a norm of their own to be judged by.

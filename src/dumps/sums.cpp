@@ -51,6 +51,21 @@ class SumSearch {
     return std::all_of(group.begin(), group.end(), [&](std::size_t h) { return is_right(h); });
   }
 
+  // Right by itself, and no further off than rounding is beside the errors to be explained: in a
+  // short dtype a share may be within the tolerance, too.
+  bool is_whole(std::size_t h) const {
+    double most = 0;
+    for (const Differences& d : m_.differences) most = std::max(most, d.error_squares);
+    return is_right(h) && 16 * m_.differences[h].error_squares <= most;
+  }
+
+  // A mean or multiple of the gradient is also that of some who have all of it, and of any copies.
+  bool are_shares(const Group& group) const {
+    return std::none_of(group.begin(), group.end(), [&](std::size_t h) { return is_whole(h); }) &&
+           !std::all_of(group.begin(), group.end(),
+                        [&](std::size_t h) { return m_.are_copies(group[0], h); });
+  }
+
   // Where a group's ranks are all right, or the reference is zero, nothing is to be summed; who is
   // in no group needs no sum.
   bool is_possible(const AxisGroups& axis) const {
@@ -89,7 +104,8 @@ class SumSearch {
   // The sum over each group where something is wrong is that many times the reference.
   bool fits(const AxisGroups& axis, double factor, bool known = true) const {
     return std::all_of(axis.groups.begin(), axis.groups.end(), [&](const Group& group) {
-      return are_right(group) || sums_to(group, factor, known);
+      return are_right(group) ||
+             ((factor == 1 || are_shares(group)) && sums_to(group, factor, known));
     });
   }
 
