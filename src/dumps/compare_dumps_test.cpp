@@ -104,6 +104,23 @@ TEST(CompareDumps, SharesThatAddUpNeedASum) {
          "needs the average over ranks 0, 1");
 }
 
+TEST(CompareDumps, WhoIsRightIsInNoSum) {
+  const auto share = numbers(kSize, 2), other = numbers(kSize, 3);
+  const auto without = [](std::vector<float> values, const std::vector<float>& taken) {
+    return sample::plus(std::move(values), times(taken, -1));
+  };
+  const ParameterResult r = copies({share, without(truth, share), truth});
+  expect(r, Explanation::kSum, "needs a sum over ranks 0, 1, right on rank 2");
+  EXPECT_EQ(r.ranks, (std::vector<int>{0, 1}));
+  expect(copies({share, other, without(without(truth, share), other), truth}), Explanation::kSum,
+         "needs a sum over ranks 0-2, right on rank 3");
+  expect(copies({truth, without(times(truth, 2), share), share, truth}), Explanation::kSum,
+         "needs the average over ranks 1, 2, right on ranks 0, 3");
+  // Nor does it take part in a sum that is a multiple.
+  expect(copies({share, without(times(truth, 1.7f), share), truth}), Explanation::kSomeRanks,
+         "wrong on ranks 0, 1, right on rank 2");
+}
+
 TEST(CompareDumps, TheAxisThatLacksASumIsNamed) {
   const auto a = numbers(kSize, 2), b = numbers(kSize, 3);
   std::vector<float> not_a, not_b;

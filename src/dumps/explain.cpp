@@ -252,6 +252,7 @@ class Explaining {
     r_.axis = sum.axis;
     note_factor(sum.factor);
     if (sum.own_slices) r_.finding = "own-slice";
+    if (!sum.right.empty()) r_.ranks = sum.ranks;
     say(Explanation::kSum, sum.text());
   }
 

@@ -150,24 +150,35 @@ class SumSearch {
     return found;
   }
 
-  // Without a mesh: the smallest sets of ranks whose gradients add up to the reference.
+  // Without a mesh: the smallest sets of ranks whose gradients add up to the reference, of those
+  // that are not right by themselves; of all, where others are zero beside them.
   std::optional<MissingSum> over_any_sets(bool mean) const {
     constexpr std::size_t kMost = 10;
     Group all(m_.differences.size());
     for (std::size_t h = 0; h < all.size(); ++h) all[h] = h;
     if (all.size() < 3 || all.size() > kMost || !hold_one_piece(all) || m_.is_zero_piece(0))
       return std::nullopt;
-    std::vector<Group> groups;
-    for (unsigned left = (1u << all.size()) - 1; left != 0;) {
-      const unsigned found = subset_with(left, mean);
-      if (found == 0) return std::nullopt;
-      groups.push_back(members(found));
-      left &= ~found;
-    }
+    unsigned wrong = 0;
+    for (const std::size_t h : all) wrong |= is_whole(h) ? 0 : 1u << h;
+    std::vector<Group> groups = sets_of(wrong, mean);
+    if (groups.empty() && !mean) groups = sets_of((1u << all.size()) - 1, mean);
+    if (groups.empty()) return std::nullopt;
     MissingSum found = made(groups, mean ? static_cast<double>(groups[0].size()) : 1, mean);
     found.axis = "the ranks";
     found.over = groups_text(groups);
     return found;
+  }
+
+  // All of `left`; empty where some are in none.
+  std::vector<Group> sets_of(unsigned left, bool mean) const {
+    std::vector<Group> groups;
+    while (left != 0) {
+      const unsigned found = subset_with(left, mean);
+      if (found == 0) return {};
+      groups.push_back(members(found));
+      left &= ~found;
+    }
+    return groups;
   }
 
   // Of the ranks `left` the smallest set that holds the first of them and adds up.
@@ -198,6 +209,13 @@ class SumSearch {
     MissingSum sum;
     sum.factor = {factor, true, false, false, "", ""};
     sum.is_mean = mean;
+    std::vector<bool> is_summed(m_.differences.size());
+    for (const Group& group : groups)
+      for (const std::size_t h : group) is_summed[h] = true;
+    for (std::size_t h = 0; h < is_summed.size(); ++h) {
+      std::vector<int>& ranks = is_summed[h] ? sum.ranks : sum.right;
+      ranks.insert(ranks.end(), m_.holding(h).ranks.begin(), m_.holding(h).ranks.end());
+    }
     sum.own_slices = std::all_of(groups.begin(), groups.end(), [&](const Group& group) {
       std::vector<const Stream*> streams;
       for (const std::size_t h : group)
@@ -238,7 +256,8 @@ class SumSearch {
 std::string MissingSum::text() const {
   std::string text = fmt::format("needs {} over {}", is_mean ? "the average" : "a sum", over);
   if (own_slices) text = "has only each rank's own slice, and zeros elsewhere: " + text;
-  return factor.amount.empty() ? text : text + ", which is then " + factor.of("the reference");
+  if (!factor.amount.empty()) text += ", which is then " + factor.of("the reference");
+  return right.empty() ? text : text + ", right on " + ranks_text(right);
 }
 
 std::optional<MissingSum> missing_sum(const Measured& m, const std::vector<Mistake>& mistakes,
