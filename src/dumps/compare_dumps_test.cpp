@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "dumps/comparison_report.h"
 #include "dumps/sample_dumps.h"
 
 namespace distgrad::dumps {
@@ -307,6 +308,15 @@ TEST(CompareDumps, AnotherRanksPieceIsNamed) {
          "ranks hold other ranks' pieces: rank 0 the piece of rank 1; rank 1 the piece of rank 0");
 }
 
+TEST(CompareDumps, APieceThatNobodyHoldsIsTold) {
+  const ParameterResult r =
+      result_of(reference_8x3(), sample::by_rank("w", {rows(truth, 0, 4), rows(truth, 0, 4)}));
+  expect(
+      r, Explanation::kOtherSlice,
+      "ranks hold other ranks' pieces: rank 1 the piece of rank 0; no rank holds that of rank 1");
+  EXPECT_EQ(advice_of(r), "");
+}
+
 TEST(CompareDumps, PiecesThatAreCutOverAnotherAxisAreNamed) {
   const DumpMesh mesh = sample::mesh({{"dp", 2}, {"tp", 2}});
   const auto placed = [&](std::vector<int> pieces) {
@@ -323,7 +333,8 @@ TEST(CompareDumps, PiecesThatAreCutOverAnotherAxisAreNamed) {
          "rank 0; rank 2 the piece of rank 1");
   // Of ranks that all take the first piece nothing says over what they are cut.
   expect(placed({0, 0, 0, 0}), Explanation::kOtherSlice,
-         "ranks hold other ranks' pieces: rank 1 the piece of rank 0; rank 3 the piece of rank 0");
+         "ranks hold other ranks' pieces: rank 1 the piece of rank 0; rank 3 the piece of rank 0; "
+         "no rank holds that of ranks 1, 3");
 }
 
 TEST(CompareDumps, ShapesThatFitNowhereAreTold) {

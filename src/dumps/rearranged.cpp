@@ -83,6 +83,8 @@ std::vector<double> with_dim_first(const Stream& stream, const Shape& extent, st
 
 // Of one dimension: each index is a row.
 class Rows {
+  static constexpr std::int64_t kUnknown = -1;
+
  public:
   Rows(const Measured& m, std::size_t dim) : m_(m), dim_(dim) {}
 
@@ -116,31 +118,36 @@ class Rows {
     return true;
   }
 
-  // Rows of nothing but zeros are alike: where there are more or fewer of them than there should
-  // be, rows are lost, and not in another order.
-  bool has_as_many_zeros() const {
-    std::int64_t expected = 0, observed = 0;
+  // By holding the rows of the whole that it has, in its order; empty: they are not those that all
+  // should have, each as often, in another order.
+  std::vector<std::vector<std::int64_t>> all() const {
+    std::vector<std::vector<std::int64_t>> found;
+    std::vector<std::vector<double>> observed;
+    std::vector<int> left(truth_.size());  // how many are to have it, and are not known yet
     for (std::size_t h = 0; h < m_.differences.size(); ++h) {
       const Holding& holding = m_.holding(h);
-      expected += zeros_in(kept_[h]);
-      observed += zeros_in(with_dim_first(*holding.observed, holding.box.extent, dim_));
+      observed.push_back(with_dim_first(*holding.observed, holding.box.extent, dim_));
+      found.emplace_back(holding.box.extent[dim_], kUnknown);
+      for (std::size_t row = 0; row < found[h].size(); ++row) {
+        const std::size_t own = own_index(h, row);
+        if (are_equal(&observed[h][row * length_], truth_[own].values))
+          found[h][row] = truth_[own].at;
+        else
+          ++left[own];
+      }
     }
-    return expected == observed;
-  }
-
-  // The rows of the whole that the holding's are, in its order; empty: they are none.
-  std::vector<std::int64_t> of(std::size_t h) const {
-    const Holding& holding = m_.holding(h);
-    const std::vector<double> values = with_dim_first(*holding.observed, holding.box.extent, dim_);
-    std::vector<bool> taken(truth_.size());
-    std::vector<std::int64_t> found;
-    for (std::int64_t row = 0; row < holding.box.extent[dim_]; ++row) {
-      const double* own = values.data() + row * length_;
-      std::size_t at = index_of_.at(holding.box.offset[dim_] + row);
-      if (taken[at] || !are_equal(own, truth_[at].values)) at = match(own, taken);
-      if (at == truth_.size()) return {};
-      taken[at] = true;
-      found.push_back(truth_[at].at);
+    for (std::size_t h = 0; h < found.size(); ++h) {
+      std::vector<bool> taken(truth_.size());  // no row stands for two of one holding
+      for (const std::int64_t at : found[h])
+        if (at != kUnknown) taken[index_of_.at(at)] = true;
+      for (std::size_t row = 0; row < found[h].size(); ++row) {
+        if (found[h][row] != kUnknown) continue;
+        const std::size_t at = match(&observed[h][row * length_], left, taken);
+        if (at == truth_.size()) return {};
+        --left[at];
+        taken[at] = true;
+        found[h][row] = truth_[at].at;
+      }
     }
     return found;
   }
@@ -159,21 +166,18 @@ class Rows {
                       [&](double x, double y) { return std::abs(x - y) <= limit; });
   }
 
-  std::int64_t zeros_in(const std::vector<double>& rows) const {
-    const double limit = m_.bound.of_element(largest());
-    std::int64_t zeros = 0;
-    for (auto row = rows.begin(); row != rows.end(); row += length_)
-      zeros += std::all_of(row, row + length_, [&](double x) { return std::abs(x) <= limit; });
-    return zeros;
+  std::size_t own_index(std::size_t h, std::size_t row) const {
+    return index_of_.at(m_.holding(h).box.offset[dim_] + static_cast<std::int64_t>(row));
   }
 
-  std::size_t match(const double* values, const std::vector<bool>& taken) const {
+  std::size_t match(const double* values, const std::vector<int>& left,
+                    const std::vector<bool>& taken) const {
     const double limit = m_.bound.of_element(largest());
     auto at = std::lower_bound(truth_.begin(), truth_.end(), values[0] - limit,
                                [](const Row& row, double v) { return row.values[0] < v; });
     for (; at != truth_.end() && at->values[0] <= values[0] + limit; ++at) {
       const auto index = static_cast<std::size_t>(at - truth_.begin());
-      if (!taken[index] && are_equal(values, at->values)) return index;
+      if (left[index] > 0 && !taken[index] && are_equal(values, at->values)) return index;
     }
     return truth_.size();
   }
@@ -199,12 +203,12 @@ std::string reordered_text(std::size_t dim) {
 
 std::optional<std::string> reordered_along(const Measured& m, std::size_t dim) {
   Rows rows(m, dim);
-  if (!rows.read() || !rows.has_as_many_zeros()) return std::nullopt;
+  if (!rows.read()) return std::nullopt;
+  const std::vector<std::vector<std::int64_t>> all = rows.all();
   const std::string what = dim == 0 ? "row" : dim == 1 ? "column" : "index";
   std::string text;
-  for (std::size_t h = 0; h < m.differences.size(); ++h) {
-    const std::vector<std::int64_t> found = rows.of(h);
-    if (found.empty() && m.holding(h).size() > 0) return std::nullopt;
+  for (std::size_t h = 0; h < all.size(); ++h) {
+    const std::vector<std::int64_t>& found = all[h];
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < found.size() && parts.size() < 3; ++i) {
       const std::int64_t own = m.holding(h).box.offset[dim] + static_cast<std::int64_t>(i);

@@ -103,6 +103,8 @@ TEST(Rearranged, ARowThatIsNobodysIsNoOrder) {
   // Nor does one row stand for two.
   const ParameterResult twice = compared(pieces({rows({3, 3}), rows({2, 5}), rows({4, 1})}));
   EXPECT_EQ(twice.explanation, Explanation::kUnexplained) << twice.headline;
+  const ParameterResult lost = compared(pieces({rows({0, 1}), rows({0, 3}), rows({4, 5})}));
+  EXPECT_EQ(lost.headline, "wrong on rank 1, right on ranks 0, 2");
 }
 
 }  // namespace
