@@ -285,7 +285,7 @@ class Explaining {
         m.is_near_everywhere())
       return false;
     if (right == 0)
-      if (const auto sum = summed_parts(m, names_)) {
+      if (const auto sum = summed_parts(m, names_, context_.sums)) {
         r_.axis = sum->axis;
         note_factor(sum->factor);
         say(Explanation::kSummedParts, "each rank holds " + sum->text);

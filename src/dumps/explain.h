@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dumps/parameter.h"
+#include "dumps/rearranged.h"
 #include "judge/factor_names.h"
 #include "model/findings.h"
 
@@ -89,7 +90,8 @@ struct ExplainContext {
   std::vector<NamedCount> counts;  // besides axes and ranks
   // A second look, once all parameters had a first one (second_look.h).
   std::vector<double> shown = {};  // factors without a name that others are wrong by
-  double common = 1;               // what most are multiplied by, divided out here
+  std::vector<ShownSum> sums = {};
+  double common = 1;  // what most are multiplied by, divided out here
 };
 
 ParameterResult explain(const Parameter&, const ExplainContext&);

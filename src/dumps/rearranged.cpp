@@ -38,17 +38,19 @@ std::optional<Stream> parts_of(const Measured& m, const Group& group) {
 }
 
 std::optional<NamedFactor> factor_over(const Measured& m, const AxisGroups& axis,
-                                       const FactorNames& names) {
-  constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of any by chance
+                                       const FactorNames& names, std::optional<double> shown) {
+  // Elements; fewer are a multiple of any by chance, or one that others showed.
+  const std::int64_t telling = shown ? 4 : 8;
   std::optional<NamedFactor> factor;
   for (const Group& group : axis.groups) {
     const std::optional<Stream> sum = parts_of(m, group);
-    if (!sum || sum->size() < kTelling) return std::nullopt;
+    if (!sum || sum->size() < telling) return std::nullopt;
     for (const std::size_t h : group) {
       const Differences d = measure(*m.holding(h).observed, *sum, m.bound);
       if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0)
         return std::nullopt;
-      if (!factor) factor = names.name(d.product / d.expected_squares, m.factor_precision());
+      if (!factor)
+        factor = names.name(shown.value_or(d.product / d.expected_squares), m.factor_precision());
       if (!agrees(*m.holding(h).observed, *sum, factor->value, m.bound, d.max_expected,
                   kLeft * m.differences[h].error_squares))
         return std::nullopt;
@@ -252,18 +254,23 @@ bool is_cut_over(const AxisGroups& taken, const AxisGroups& meant, const Paramet
 
 }  // namespace
 
-std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& names) {
+std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& names,
+                                        const std::vector<ShownSum>& shown) {
   if (m.parameter.by_rank) return std::nullopt;
   for (const AxisGroups& axis : m.parameter.axes) {
     if (axis.groups.empty()) continue;
     std::size_t held = 0;
     for (const Group& group : axis.groups) held += group.size();
     if (held != m.differences.size()) continue;
-    const std::optional<NamedFactor> factor = factor_over(m, axis, names);
+    std::optional<NamedFactor> factor = factor_over(m, axis, names, std::nullopt);
+    for (const auto& [name, value] : shown)
+      if (!factor && name == axis.name) factor = factor_over(m, axis, names, value);
     if (!factor) continue;
     const bool is_all = axis.kind == AxisGroups::Kind::kAll;
     std::string text = fmt::format("the sum over {} of the pieces that they should hold",
                                    is_all ? "all ranks" : "the ranks of " + axis.name);
+    const Group& group = axis.groups.front();
+    if (parts_of(m, group)->terms.size() < group.size()) text += ", each piece once";
     if (std::abs(factor->value - 1) > 1e-3)
       text = fmt::format("{:.4g} times {}", factor->value, text);
     return SummedParts{axis.name, std::move(text), *factor};

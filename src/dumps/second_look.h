@@ -11,6 +11,7 @@ struct SecondLook {
   // Factors without a name, each of parameters with numbers enough: a single number that is wrong
   // by one of them, too, is no chance.
   std::vector<double> shown;
+  std::vector<ShownSum> sums;
   // What most wrong parameters are multiplied by and nothing names, as clipping by another norm
   // leaves it: others are multiplied by it beside their own mistake. 1: there is none.
   double common = 1;
