@@ -199,10 +199,12 @@ class Comparing {
     for (std::size_t i = 0; i < results.size(); ++i) {
       if (!may_say_more(results[i], look)) continue;
       context_.shown = look.shown;
+      context_.sums = look.sums;
       ParameterResult shown = result_of(names[i]);
       if (!shown.is_right() && preference(shown.explanation) < preference(results[i].explanation))
         results[i] = std::move(shown);
       context_.shown.clear();
+      context_.sums.clear();
       if (look.common == 1) continue;
       context_.common = look.common;
       ParameterResult divided = result_of(names[i]);

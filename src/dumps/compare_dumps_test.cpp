@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "dumps/comparison_report.h"
 #include "dumps/sample_dumps.h"
 
 namespace distgrad::dumps {
@@ -102,6 +103,23 @@ TEST(CompareDumps, SharesThatAddUpNeedASum) {
          "needs a sum over ranks 0, 1; ranks 2, 3");
   expect(copies({times(share, 2), times(rest, 2)}), Explanation::kSum,
          "needs the average over ranks 0, 1");
+}
+
+TEST(CompareDumps, WhoIsRightIsInNoSum) {
+  const auto share = numbers(kSize, 2), other = numbers(kSize, 3);
+  const auto without = [](std::vector<float> values, const std::vector<float>& taken) {
+    return sample::plus(std::move(values), times(taken, -1));
+  };
+  const ParameterResult r = copies({share, without(truth, share), truth});
+  expect(r, Explanation::kSum, "needs a sum over ranks 0, 1, right on rank 2");
+  EXPECT_EQ(r.ranks, (std::vector<int>{0, 1}));
+  expect(copies({share, other, without(without(truth, share), other), truth}), Explanation::kSum,
+         "needs a sum over ranks 0-2, right on rank 3");
+  expect(copies({truth, without(times(truth, 2), share), share, truth}), Explanation::kSum,
+         "needs the average over ranks 1, 2, right on ranks 0, 3");
+  // Nor does it take part in a sum that is a multiple.
+  expect(copies({share, without(times(truth, 1.7f), share), truth}), Explanation::kSomeRanks,
+         "wrong on ranks 0, 1, right on rank 2");
 }
 
 TEST(CompareDumps, TheAxisThatLacksASumIsNamed) {
@@ -290,6 +308,15 @@ TEST(CompareDumps, AnotherRanksPieceIsNamed) {
          "ranks hold other ranks' pieces: rank 0 the piece of rank 1; rank 1 the piece of rank 0");
 }
 
+TEST(CompareDumps, APieceThatNobodyHoldsIsTold) {
+  const ParameterResult r =
+      result_of(reference_8x3(), sample::by_rank("w", {rows(truth, 0, 4), rows(truth, 0, 4)}));
+  expect(
+      r, Explanation::kOtherSlice,
+      "ranks hold other ranks' pieces: rank 1 the piece of rank 0; no rank holds that of rank 1");
+  EXPECT_EQ(advice_of(r), "");
+}
+
 TEST(CompareDumps, PiecesThatAreCutOverAnotherAxisAreNamed) {
   const DumpMesh mesh = sample::mesh({{"dp", 2}, {"tp", 2}});
   const auto placed = [&](std::vector<int> pieces) {
@@ -306,7 +333,8 @@ TEST(CompareDumps, PiecesThatAreCutOverAnotherAxisAreNamed) {
          "rank 0; rank 2 the piece of rank 1");
   // Of ranks that all take the first piece nothing says over what they are cut.
   expect(placed({0, 0, 0, 0}), Explanation::kOtherSlice,
-         "ranks hold other ranks' pieces: rank 1 the piece of rank 0; rank 3 the piece of rank 0");
+         "ranks hold other ranks' pieces: rank 1 the piece of rank 0; rank 3 the piece of rank 0; "
+         "no rank holds that of ranks 1, 3");
 }
 
 TEST(CompareDumps, ShapesThatFitNowhereAreTold) {

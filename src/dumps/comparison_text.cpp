@@ -201,8 +201,7 @@ std::string advice_of(const ParameterResult& r) {
     return "It is not said by what: a small mistake (an epsilon, a few tokens, dropout) leaves "
            "such differences, and so does a run that computed in a shorter dtype (autocast, TF32, "
            "a compressed all-reduce), which --dtype bfloat16, or --rtol, would say.";
-  if (r.finding == row.finding || r.finding.empty()) return std::string(row.meaning);
-  return r.finding == "wrong-slice" ? std::string(row_of(Explanation::kOtherSlice).meaning) : "";
+  return r.finding == row.finding || r.finding.empty() ? std::string(row.meaning) : "";
 }
 
 std::string worst_text(const ParameterResult& r) {

@@ -238,7 +238,26 @@ class Explaining {
     const std::optional<OtherCut> cut = other_cut(p_, mistakes);
     const std::string as_if =
         cut ? fmt::format(", as if cut over {} and not over {}", cut->taken, cut->meant) : "";
-    return fmt::format("ranks hold other ranks' pieces{}: {}", as_if, fmt::join(parts, "; "));
+    return fmt::format("ranks hold other ranks' pieces{}: {}{}", as_if, fmt::join(parts, "; "),
+                       lost_pieces_text(mistakes));
+  }
+
+  // Silent where a rank was not compared, which may hold them.
+  std::string lost_pieces_text(const std::vector<Mistake>& mistakes) const {
+    std::vector<int> ranks;
+    int compared = 0;
+    for (const Holding& h : p_.holdings) {
+      compared += static_cast<int>(h.ranks.size());
+      bool is_held = h.size() == 0;
+      for (std::size_t other = 0; other < mistakes.size(); ++other) {
+        const bool is_right = mistakes[other].kind == Kind::kNone;
+        const std::size_t held = is_right ? other : mistakes[other].piece_of;
+        is_held = is_held || p_.holdings[held].box == h.box;
+      }
+      if (!is_held) ranks.insert(ranks.end(), h.ranks.begin(), h.ranks.end());
+    }
+    if (ranks.empty() || compared < context_.world_size) return {};
+    return "; no rank holds that of " + ranks_text(ranks);
   }
 
   // Returns true if some have another's slice and the others are right. Gradients of one rank alone
@@ -253,6 +272,7 @@ class Explaining {
     r_.axis = sum.axis;
     note_factor(sum.factor);
     if (sum.own_slices) r_.finding = "own-slice";
+    if (!sum.right.empty()) r_.ranks = sum.ranks;
     say(Explanation::kSum, sum.text());
   }
 
@@ -266,7 +286,7 @@ class Explaining {
         m.is_near_everywhere())
       return false;
     if (right == 0)
-      if (const auto sum = summed_parts(m, names_)) {
+      if (const auto sum = summed_parts(m, names_, context_.sums)) {
         r_.axis = sum->axis;
         note_factor(sum->factor);
         say(Explanation::kSummedParts, "each rank holds " + sum->text);
@@ -345,12 +365,8 @@ class Explaining {
 
   bool copies_differ(const Measured& m) const {
     if (p_.by_rank) return false;
-    for (std::size_t h = 1; h < p_.holdings.size(); ++h) {
-      const Holding &a = p_.holdings[0], &b = p_.holdings[h];
-      if (a.box == b.box &&
-          !agrees(*b.observed, *a.observed, 1, m.bound, m.differences[0].max_observed, HUGE_VAL))
-        return true;
-    }
+    for (std::size_t h = 1; h < p_.holdings.size(); ++h)
+      if (p_.holdings[0].box == p_.holdings[h].box && !m.are_copies(0, h)) return true;
     return false;
   }
 
@@ -390,8 +406,7 @@ constexpr std::array<ExplanationRow, 18> kExplanations = {{
      "--dtype bfloat16, or --rtol, says that the run computed in a shorter dtype."},
     {Explanation::kScaled, "scaled", "scaled", ""},
     {Explanation::kSum, "sum", "missing-reduction", ""},
-    {Explanation::kOtherSlice, "other-slice", "wrong-slice",
-     "The pieces are right, and in another order."},
+    {Explanation::kOtherSlice, "other-slice", "wrong-slice", ""},
     {Explanation::kSummedParts, "summed-parts", "wrong-group", ""},
     {Explanation::kTransposed, "transposed", "unexplained", ""},
     {Explanation::kZero, "zero", "no-gradient", ""},

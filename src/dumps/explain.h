@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dumps/parameter.h"
+#include "dumps/rearranged.h"
 #include "judge/factor_names.h"
 #include "model/findings.h"
 
@@ -87,9 +88,10 @@ struct ExplainContext {
   int world_size = 1;
   Tolerance tolerance;
   std::vector<NamedCount> counts;  // besides axes and ranks
-  // Serves a second look, after all parameters had a first one (second_look.h).
-  std::vector<double> shown = {};  // factors without a name by which others are wrong
-  double common = 1;               // the factor of most gradients, divided out here
+  // A second look, once all parameters had a first one (second_look.h).
+  std::vector<double> shown = {};  // factors without a name that others are wrong by
+  std::vector<ShownSum> sums = {};
+  double common = 1;  // what most are multiplied by, divided out here
 };
 
 ParameterResult explain(const Parameter&, const ExplainContext&);

@@ -247,7 +247,8 @@ TEST(Holders, AGroupOfSomeRanksExplainsThoseAlone) {
   Dump observed =
       held({numbers(kSize, 2), plus(truth, times(numbers(kSize, 2), -1)), truth, truth});
   observed.ranks[0].groups = observed.ranks[1].groups = {{"pair", {0, 1}}};
-  EXPECT_EQ(only(reference(), observed).headline, "needs a sum over pair (ranks 0, 1)");
+  EXPECT_EQ(only(reference(), observed).headline,
+            "needs a sum over pair (ranks 0, 1), right on ranks 2, 3");
   observed.ranks[3].gradients["w"].tensor = sample::vector(numbers(kSize, 9));
   EXPECT_EQ(only(reference(), observed).explanation, Explanation::kSomeRanks);
 }

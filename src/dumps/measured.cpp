@@ -11,6 +11,16 @@ namespace {
 
 constexpr std::string_view kReference = "the reference";
 
+// Whether a factor near 1 may be what a short dtype left. That moves the elements apart; beside a
+// factor that they share nothing is left but the rounding of storing them.
+bool may_be_rounding(const Measured& m, std::size_t h, double factor) {
+  if (!m.forgives_near || std::abs(factor - 1) > m.near_bound.rtol) return false;
+  const Differences& d = m.differences[h];
+  const double left = d.error_squares - (factor - 1) * (factor - 1) * d.expected_squares;
+  const double stored = m.bound.rtol / 8;
+  return m.has_few_numbers(h) || left > stored * stored * d.expected_squares;
+}
+
 std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorNames& names) {
   const Differences& d = m.differences[h];
   if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0) return std::nullopt;
@@ -23,10 +33,10 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
     return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
   if (const auto shown = names.shown(measured, m.factor_precision()); shown && fits(*shown))
     return Mistake{Mistake::Kind::kScaled, *shown, shown->of(kReference)};
-  // A single number is always another number times a constant.
-  const bool may_be_rounding = m.forgives_near && std::abs(measured - 1) <= m.near_bound.rtol;
+  // Every number is some other number times a constant.
   const NamedFactor other = FactorNames::unnamed(measured);
-  if (m.holding(h).size() == 1 || may_be_rounding || !fits(other)) return std::nullopt;
+  if (m.holding(h).size() == 1 || may_be_rounding(m, h, measured) || !fits(other))
+    return std::nullopt;
   return Mistake{Mistake::Kind::kScaled, other, other.of(kReference)};
 }
 
@@ -100,6 +110,12 @@ bool Measured::explains(const Stream& observed, std::size_t h, double factor, do
   constexpr double kLeft = 1.0 / 16;  // of the squares
   return agrees(observed, holding(h).expected, factor, known && forgives_near ? near_bound : bound,
                 differences[h].max_expected, kLeft * error_squares);
+}
+
+bool Measured::are_copies(std::size_t a, std::size_t b) const {
+  const auto &x = holding(a).observed, &y = holding(b).observed;
+  return x && y && holding(a).box == holding(b).box &&
+         agrees(*y, *x, 1, bound, differences[a].max_observed, HUGE_VAL);
 }
 
 double Measured::factor_precision() const { return std::clamp(4 * bound.rtol, 1e-12, 0.03); }

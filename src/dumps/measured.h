@@ -28,6 +28,8 @@ struct Measured {
   // `known` beforehand than of a fitted one.
   bool explains(const Stream& observed, std::size_t h, double factor, double error_squares,
                 bool known) const;
+  // Whether two holdings hold the same piece and the same numbers of it.
+  bool are_copies(std::size_t a, std::size_t b) const;
   double factor_precision() const;
   bool is_near_everywhere() const;
   // Returns true for holdings too small to be judged by a norm of their own.

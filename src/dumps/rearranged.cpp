@@ -39,17 +39,19 @@ std::optional<Stream> parts_of(const Measured& m, const Group& group) {
 }
 
 std::optional<NamedFactor> factor_over(const Measured& m, const AxisGroups& axis,
-                                       const FactorNames& names) {
-  constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of anything by chance
+                                       const FactorNames& names, std::optional<double> shown) {
+  // Elements; fewer are a multiple of any by chance, or one that others showed.
+  const std::int64_t telling = shown ? 4 : 8;
   std::optional<NamedFactor> factor;
   for (const Group& group : axis.groups) {
     const std::optional<Stream> sum = parts_of(m, group);
-    if (!sum || sum->size() < kTelling) return std::nullopt;
+    if (!sum || sum->size() < telling) return std::nullopt;
     for (const std::size_t h : group) {
       const Differences d = measure(*m.holding(h).observed, *sum, m.bound);
       if (d.expected_squares <= 0 || !std::isfinite(d.product) || d.product == 0)
         return std::nullopt;
-      if (!factor) factor = names.name(d.product / d.expected_squares, m.factor_precision());
+      if (!factor)
+        factor = names.name(shown.value_or(d.product / d.expected_squares), m.factor_precision());
       if (!agrees(*m.holding(h).observed, *sum, factor->value, m.bound, d.max_expected,
                   kLeft * m.differences[h].error_squares))
         return std::nullopt;
@@ -84,6 +86,8 @@ std::vector<double> with_dim_first(const Stream& stream, const Shape& extent, st
 
 // Holds the rows along one dimension: each index is a row.
 class Rows {
+  static constexpr std::int64_t kUnknown = -1;
+
  public:
   Rows(const Measured& m, std::size_t dim) : m_(m), dim_(dim) {}
 
@@ -117,32 +121,36 @@ class Rows {
     return true;
   }
 
-  // Rows of zeros look alike. If there are more or fewer of them than there should be, rows are
-  // lost rather than reordered.
-  bool has_as_many_zeros() const {
-    std::int64_t expected = 0, observed = 0;
+  // By holding the rows of the whole that it has, in its order; empty: they are not those that all
+  // should have, each as often, in another order.
+  std::vector<std::vector<std::int64_t>> all() const {
+    std::vector<std::vector<std::int64_t>> found;
+    std::vector<std::vector<double>> observed;
+    std::vector<int> left(truth_.size());  // how many are to have it, and are not known yet
     for (std::size_t h = 0; h < m_.differences.size(); ++h) {
       const Holding& holding = m_.holding(h);
-      expected += zeros_in(kept_[h]);
-      observed += zeros_in(with_dim_first(*holding.observed, holding.box.extent, dim_));
+      observed.push_back(with_dim_first(*holding.observed, holding.box.extent, dim_));
+      found.emplace_back(holding.box.extent[dim_], kUnknown);
+      for (std::size_t row = 0; row < found[h].size(); ++row) {
+        const std::size_t own = own_index(h, row);
+        if (are_equal(&observed[h][row * length_], truth_[own].values))
+          found[h][row] = truth_[own].at;
+        else
+          ++left[own];
+      }
     }
-    return expected == observed;
-  }
-
-  // Returns the rows of the whole that the holding's rows are, in its order, or an empty list if
-  // they are none.
-  std::vector<std::int64_t> of(std::size_t h) const {
-    const Holding& holding = m_.holding(h);
-    const std::vector<double> values = with_dim_first(*holding.observed, holding.box.extent, dim_);
-    std::vector<bool> taken(truth_.size());
-    std::vector<std::int64_t> found;
-    for (std::int64_t row = 0; row < holding.box.extent[dim_]; ++row) {
-      const double* own = values.data() + row * length_;
-      std::size_t at = index_of_.at(holding.box.offset[dim_] + row);
-      if (taken[at] || !are_equal(own, truth_[at].values)) at = match(own, taken);
-      if (at == truth_.size()) return {};
-      taken[at] = true;
-      found.push_back(truth_[at].at);
+    for (std::size_t h = 0; h < found.size(); ++h) {
+      std::vector<bool> taken(truth_.size());  // no row stands for two of one holding
+      for (const std::int64_t at : found[h])
+        if (at != kUnknown) taken[index_of_.at(at)] = true;
+      for (std::size_t row = 0; row < found[h].size(); ++row) {
+        if (found[h][row] != kUnknown) continue;
+        const std::size_t at = match(&observed[h][row * length_], left, taken);
+        if (at == truth_.size()) return {};
+        --left[at];
+        taken[at] = true;
+        found[h][row] = truth_[at].at;
+      }
     }
     return found;
   }
@@ -161,21 +169,18 @@ class Rows {
                       [&](double x, double y) { return std::abs(x - y) <= limit; });
   }
 
-  std::int64_t zeros_in(const std::vector<double>& rows) const {
-    const double limit = m_.bound.of_element(largest());
-    std::int64_t zeros = 0;
-    for (auto row = rows.begin(); row != rows.end(); row += length_)
-      zeros += std::all_of(row, row + length_, [&](double x) { return std::abs(x) <= limit; });
-    return zeros;
+  std::size_t own_index(std::size_t h, std::size_t row) const {
+    return index_of_.at(m_.holding(h).box.offset[dim_] + static_cast<std::int64_t>(row));
   }
 
-  std::size_t match(const double* values, const std::vector<bool>& taken) const {
+  std::size_t match(const double* values, const std::vector<int>& left,
+                    const std::vector<bool>& taken) const {
     const double limit = m_.bound.of_element(largest());
     auto at = std::lower_bound(truth_.begin(), truth_.end(), values[0] - limit,
                                [](const Row& row, double v) { return row.values[0] < v; });
     for (; at != truth_.end() && at->values[0] <= values[0] + limit; ++at) {
       const auto index = static_cast<std::size_t>(at - truth_.begin());
-      if (!taken[index] && are_equal(values, at->values)) return index;
+      if (left[index] > 0 && !taken[index] && are_equal(values, at->values)) return index;
     }
     return truth_.size();
   }
@@ -201,12 +206,12 @@ std::string reordered_text(std::size_t dim) {
 
 std::optional<std::string> reordered_along(const Measured& m, std::size_t dim) {
   Rows rows(m, dim);
-  if (!rows.read() || !rows.has_as_many_zeros()) return std::nullopt;
+  if (!rows.read()) return std::nullopt;
+  const std::vector<std::vector<std::int64_t>> all = rows.all();
   const std::string what = dim == 0 ? "row" : dim == 1 ? "column" : "index";
   std::string text;
-  for (std::size_t h = 0; h < m.differences.size(); ++h) {
-    const std::vector<std::int64_t> found = rows.of(h);
-    if (found.empty() && m.holding(h).size() > 0) return std::nullopt;
+  for (std::size_t h = 0; h < all.size(); ++h) {
+    const std::vector<std::int64_t>& found = all[h];
     std::vector<std::string> parts;
     for (std::size_t i = 0; i < found.size() && parts.size() < 3; ++i) {
       const std::int64_t own = m.holding(h).box.offset[dim] + static_cast<std::int64_t>(i);
@@ -250,18 +255,23 @@ bool is_cut_over(const AxisGroups& taken, const AxisGroups& meant, const Paramet
 
 }  // namespace
 
-std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& names) {
+std::optional<SummedParts> summed_parts(const Measured& m, const FactorNames& names,
+                                        const std::vector<ShownSum>& shown) {
   if (m.parameter.by_rank) return std::nullopt;
   for (const AxisGroups& axis : m.parameter.axes) {
     if (axis.groups.empty()) continue;
     std::size_t held = 0;
     for (const Group& group : axis.groups) held += group.size();
     if (held != m.differences.size()) continue;
-    const std::optional<NamedFactor> factor = factor_over(m, axis, names);
+    std::optional<NamedFactor> factor = factor_over(m, axis, names, std::nullopt);
+    for (const auto& [name, value] : shown)
+      if (!factor && name == axis.name) factor = factor_over(m, axis, names, value);
     if (!factor) continue;
     const bool is_all = axis.kind == AxisGroups::Kind::kAll;
     std::string text = fmt::format("the sum over {} of the pieces that they should hold",
                                    is_all ? "all ranks" : "the ranks of " + axis.name);
+    const Group& group = axis.groups.front();
+    if (parts_of(m, group)->terms.size() < group.size()) text += ", each piece once";
     if (std::abs(factor->value - 1) > 1e-3)
       text = fmt::format("{:.4g} times {}", factor->value, text);
     return SummedParts{axis.name, std::move(text), *factor};

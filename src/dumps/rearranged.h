@@ -16,7 +16,10 @@ struct SummedParts {
   std::string text;
   NamedFactor factor;
 };
-std::optional<SummedParts> summed_parts(const Measured&, const FactorNames&);
+// Of a parameter that holds such sums: the axis, and their factor. Few numbers may show it, too.
+using ShownSum = std::pair<std::string, double>;
+std::optional<SummedParts> summed_parts(const Measured&, const FactorNames&,
+                                        const std::vector<ShownSum>& shown);
 
 // Says that rows, columns, or slices of another dimension, of the rank itself or of others, are
 // right but in another order.

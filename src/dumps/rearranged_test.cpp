@@ -52,10 +52,51 @@ TEST(Rearranged, PiecesReducedOverTheAxisThatCutsThemAreNamed) {
   EXPECT_THAT(r.headline, HasSubstr("0.5 times the sum over the ranks of tp of the pieces"));
 }
 
+TEST(Rearranged, CopiesCountOnceInASumOfPieces) {
+  const std::vector<float> sum = plus(plus(rows({0, 1}), rows({2, 3})), rows({4, 5}));
+  Dump dump = pieces(std::vector<std::vector<float>>(6, times(sum, 0.5f)));
+  for (RankDump& rank : dump.ranks) {
+    rank.meshes.clear();
+    rank.gradients["w"].layout.reset();
+  }
+  EXPECT_THAT(
+      compared(dump).headline,
+      HasSubstr("0.5 times the sum over all ranks of the pieces that they should hold, each "
+                "piece once"));
+}
+
 TEST(Rearranged, ASumOfSomePiecesIsNotThatOfAll) {
   const std::vector<float> sum = plus(rows({0, 1}), rows({2, 3}));
   const ParameterResult r = compared(pieces(std::vector<std::vector<float>>(3, sum)));
   EXPECT_EQ(r.explanation, Explanation::kUnexplained) << r.headline;
+}
+
+// Four numbers a piece tell nothing by themselves.
+TEST(Rearranged, AFewNumbersAreTheSumThatOthersShow) {
+  const std::vector<float> sum = plus(plus(rows({0, 1}), rows({2, 3})), rows({4, 5}));
+  const std::vector<float> bias = numbers(12, 7);
+  const auto piece = [&](std::ptrdiff_t at) {
+    return std::vector<float>(bias.begin() + 4 * at, bias.begin() + 4 * at + 4);
+  };
+  const auto found = [&](float of_table, float of_bias) {
+    Dump reference = sample::whole("w", sample::tensor({kRows, kColumns}, table));
+    reference.ranks[0].gradients["bias"].tensor = sample::vector(bias);
+    Dump dump = pieces(std::vector<std::vector<float>>(3, times(sum, of_table)));
+    for (RankDump& rank : dump.ranks)
+      rank.gradients["bias"].tensor =
+          sample::vector(times(plus(plus(piece(0), piece(1)), piece(2)), of_bias));
+    for (RankDump& rank : dump.ranks)
+      rank.gradients["bias"].layout =
+          DumpLayout{{12}, 0, {{Kind::kReplicate, 0, 1, ""}, {Kind::kShard, 0, 1, ""}}};
+    const DumpComparison c = compare_dumps(reference, dump, {});
+    return std::pair(c.parameters.at(0), c.parameters.at(1));
+  };
+  const auto [small, large] = found(0.5f, 0.5f);
+  EXPECT_EQ(small.name, "bias");
+  EXPECT_EQ(small.explanation, Explanation::kSummedParts) << small.headline;
+  EXPECT_EQ(small.headline, large.headline);
+  EXPECT_EQ(found(0.5f, 0.55f).first.explanation, Explanation::kUnexplained);
+  EXPECT_EQ(found(0.01f, 0.5f).first.explanation, Explanation::kUnexplained);
 }
 
 TEST(Rearranged, RowsInAnotherOrderAreNamed) {
@@ -103,6 +144,8 @@ TEST(Rearranged, ARowThatIsNobodysIsNoOrder) {
   // Nor does one row stand for two.
   const ParameterResult twice = compared(pieces({rows({3, 3}), rows({2, 5}), rows({4, 1})}));
   EXPECT_EQ(twice.explanation, Explanation::kUnexplained) << twice.headline;
+  const ParameterResult lost = compared(pieces({rows({0, 1}), rows({0, 3}), rows({4, 5})}));
+  EXPECT_EQ(lost.headline, "wrong on rank 1, right on ranks 0, 2");
 }
 
 }  // namespace

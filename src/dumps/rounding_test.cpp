@@ -85,6 +85,29 @@ TEST(Rounding, AKnownFactorIsPreferredToOneThatIsFitted) {
   EXPECT_EQ(shares.w().headline, "needs the average over ranks 0-2");
 }
 
+TEST(Rounding, AFactorNearOneThatAllElementsShareIsToldOfEachRank) {
+  const auto truth = numbers(kLength, 2);
+  for (const auto& [factor, text] : {std::pair(0.9f, "0.9"), {0.95f, "0.95"}, {1.1f, "1.1"}}) {
+    const ParameterResult r = Model(truth, on_three_ranks(times(truth, factor))).w();
+    EXPECT_EQ(r.headline, std::string(text) + " times the reference on every rank");
+    EXPECT_EQ(r.explanation, Explanation::kScaled);
+  }
+  const ParameterResult of_one = Model(truth, {truth, times(truth, 1.05f), truth}).w();
+  EXPECT_EQ(of_one.headline, "1.05 times the reference on rank 1, right on ranks 0, 2");
+  EXPECT_THAT(of_one.ranks, testing::ElementsAre(1));
+  // Where more than storing has moved the elements, it may be rounding.
+  const auto moved = plus(times(truth, 1.06f), times(numbers(kLength, 3), 0.0045f));
+  EXPECT_EQ(Model(truth, on_three_ranks(moved)).w().explanation, Explanation::kClose);
+  EXPECT_EQ(Model({1, -2}, on_three_ranks({1.05f, -2.1f})).w().explanation, Explanation::kClose);
+}
+
+TEST(Rounding, SharesThatDifferByRankNeedASum) {
+  const auto truth = numbers(kLength, 2), a = numbers(kLength, 4), b = numbers(kLength, 5);
+  const auto rest = plus(times(truth, 2.5f), times(plus(a, b), -1));
+  EXPECT_EQ(Model(truth, {a, b, rest}).w().headline,
+            "needs a sum over ranks 0-2, which is then 5/2 times the reference");
+}
+
 // Of files in a wide dtype it is not known what was on the way.
 TEST(Rounding, NearIsPrecisionWhereAShortDtypeWasSeen) {
   const auto truth = numbers(kLength, 2);

@@ -36,6 +36,7 @@ SecondLook second_look(const std::vector<ParameterResult>& results) {
   std::size_t most = 0, wrong = 0;
   for (const ParameterResult& r : results) {
     wrong += r.is_right() ? 0 : 1;
+    if (r.explanation == Explanation::kSummedParts) look.sums.emplace_back(r.axis, *r.factor);
     if (!is_measured_multiple(r)) continue;
     const auto same = [&](double factor) { return std::abs(*r.factor / factor - 1) <= kSame; };
     if (std::none_of(look.shown.begin(), look.shown.end(), same)) look.shown.push_back(*r.factor);
@@ -53,7 +54,7 @@ SecondLook second_look(const std::vector<ParameterResult>& results) {
 }
 
 bool may_say_more(const ParameterResult& r, const SecondLook& look) {
-  if (r.is_right() || look.shown.empty()) return false;
+  if (r.is_right() || (look.shown.empty() && look.sums.empty())) return false;
   const bool has_the_common = r.explanation == Explanation::kScaled && r.factor &&
                               r.ranks.empty() && std::abs(*r.factor / look.common - 1) <= kSame;
   return !has_the_common && (!is_explained(r) || (r.factor && !r.factor_known));

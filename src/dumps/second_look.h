@@ -11,8 +11,9 @@ struct SecondLook {
   // Has nameless factors of parameters with many numbers: a single number that is wrong by one of
   // them, too, is no coincidence.
   std::vector<double> shown;
-  // Holds the nameless factor of most wrong parameters, as clipping by another norm leaves it.
-  // Others are multiplied by it beside their own mistake. 1 means that there is none.
+  std::vector<ShownSum> sums;
+  // What most wrong parameters are multiplied by and nothing names, as clipping by another norm
+  // leaves it: others are multiplied by it beside their own mistake. 1: there is none.
   double common = 1;
 };
 SecondLook second_look(const std::vector<ParameterResult>&);

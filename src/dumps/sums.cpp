@@ -51,8 +51,23 @@ class SumSearch {
     return std::all_of(group.begin(), group.end(), [&](std::size_t h) { return is_right(h); });
   }
 
-  // Returns true if the axis may be summed over. If a group's ranks are all right, or the reference
-  // is zero, nothing needs a sum, and ranks in no group must be right.
+  // Right by itself, and no further off than rounding is beside the errors to be explained: in a
+  // short dtype a share may be within the tolerance, too.
+  bool is_whole(std::size_t h) const {
+    double most = 0;
+    for (const Differences& d : m_.differences) most = std::max(most, d.error_squares);
+    return is_right(h) && 16 * m_.differences[h].error_squares <= most;
+  }
+
+  // A mean or multiple of the gradient is also that of some who have all of it, and of any copies.
+  bool are_shares(const Group& group) const {
+    return std::none_of(group.begin(), group.end(), [&](std::size_t h) { return is_whole(h); }) &&
+           !std::all_of(group.begin(), group.end(),
+                        [&](std::size_t h) { return m_.are_copies(group[0], h); });
+  }
+
+  // Where a group's ranks are all right, or the reference is zero, nothing is to be summed; who is
+  // in no group needs no sum.
   bool is_possible(const AxisGroups& axis) const {
     std::vector<bool> in_group(m_.differences.size());
     for (const Group& group : axis.groups) {
@@ -89,7 +104,8 @@ class SumSearch {
   // Returns true if, in each group with something wrong, the sum is `factor` times the reference.
   bool fits(const AxisGroups& axis, double factor, bool known = true) const {
     return std::all_of(axis.groups.begin(), axis.groups.end(), [&](const Group& group) {
-      return are_right(group) || sums_to(group, factor, known);
+      return are_right(group) ||
+             ((factor == 1 || are_shares(group)) && sums_to(group, factor, known));
     });
   }
 
@@ -134,27 +150,38 @@ class SumSearch {
     return found;
   }
 
-  // Finds, without a mesh, the smallest sets of ranks whose gradients add up to the reference.
+  // Without a mesh: the smallest sets of ranks whose gradients add up to the reference, of those
+  // that are not right by themselves; of all, where others are zero beside them.
   std::optional<MissingSum> over_any_sets(bool mean) const {
     constexpr std::size_t kMost = 10;
     Group all(m_.differences.size());
     for (std::size_t h = 0; h < all.size(); ++h) all[h] = h;
     if (all.size() < 3 || all.size() > kMost || !hold_one_piece(all) || m_.is_zero_piece(0))
       return std::nullopt;
-    std::vector<Group> groups;
-    for (unsigned left = (1u << all.size()) - 1; left != 0;) {
-      const unsigned found = subset_with(left, mean);
-      if (found == 0) return std::nullopt;
-      groups.push_back(members(found));
-      left &= ~found;
-    }
+    unsigned wrong = 0;
+    for (const std::size_t h : all) wrong |= is_whole(h) ? 0 : 1u << h;
+    std::vector<Group> groups = sets_of(wrong, mean);
+    if (groups.empty() && !mean) groups = sets_of((1u << all.size()) - 1, mean);
+    if (groups.empty()) return std::nullopt;
     MissingSum found = made(groups, mean ? static_cast<double>(groups[0].size()) : 1, mean);
     found.axis = "the ranks";
     found.over = groups_text(groups);
     return found;
   }
 
-  // Returns the smallest set of ranks in `left` that has the first of them and adds up.
+  // All of `left`; empty where some are in none.
+  std::vector<Group> sets_of(unsigned left, bool mean) const {
+    std::vector<Group> groups;
+    while (left != 0) {
+      const unsigned found = subset_with(left, mean);
+      if (found == 0) return {};
+      groups.push_back(members(found));
+      left &= ~found;
+    }
+    return groups;
+  }
+
+  // Of the ranks `left` the smallest set that holds the first of them and adds up.
   unsigned subset_with(unsigned left, bool mean) const {
     std::vector<unsigned> subsets;
     for (unsigned s = left; s != 0; s = (s - 1) & left)
@@ -182,6 +209,13 @@ class SumSearch {
     MissingSum sum;
     sum.factor = {factor, true, false, false, "", ""};
     sum.is_mean = mean;
+    std::vector<bool> is_summed(m_.differences.size());
+    for (const Group& group : groups)
+      for (const std::size_t h : group) is_summed[h] = true;
+    for (std::size_t h = 0; h < is_summed.size(); ++h) {
+      std::vector<int>& ranks = is_summed[h] ? sum.ranks : sum.right;
+      ranks.insert(ranks.end(), m_.holding(h).ranks.begin(), m_.holding(h).ranks.end());
+    }
     sum.own_slices = std::all_of(groups.begin(), groups.end(), [&](const Group& group) {
       std::vector<const Stream*> streams;
       for (const std::size_t h : group)
@@ -222,7 +256,8 @@ class SumSearch {
 std::string MissingSum::text() const {
   std::string text = fmt::format("needs {} over {}", is_mean ? "the average" : "a sum", over);
   if (own_slices) text = "has only each rank's own slice, and zeros elsewhere: " + text;
-  return factor.amount.empty() ? text : text + ", which is then " + factor.of("the reference");
+  if (!factor.amount.empty()) text += ", which is then " + factor.of("the reference");
+  return right.empty() ? text : text + ", right on " + ranks_text(right);
 }
 
 std::optional<MissingSum> missing_sum(const Measured& m, const std::vector<Mistake>& mistakes,
