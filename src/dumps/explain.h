@@ -88,10 +88,10 @@ struct ExplainContext {
   int world_size = 1;
   Tolerance tolerance;
   std::vector<NamedCount> counts;  // besides axes and ranks
-  // A second look, once all parameters had a first one (second_look.h).
-  std::vector<double> shown = {};  // factors without a name that others are wrong by
+  // Serves a second look, after all parameters had a first one (second_look.h).
+  std::vector<double> shown = {};  // factors without a name by which others are wrong
   std::vector<ShownSum> sums = {};
-  double common = 1;  // what most are multiplied by, divided out here
+  double common = 1;  // the factor of most gradients, divided out here
 };
 
 ParameterResult explain(const Parameter&, const ExplainContext&);

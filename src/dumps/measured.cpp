@@ -33,7 +33,7 @@ std::optional<Mistake> scaled(const Measured& m, std::size_t h, const FactorName
     return Mistake{Mistake::Kind::kScaled, named, named.of(kReference)};
   if (const auto shown = names.shown(measured, m.factor_precision()); shown && fits(*shown))
     return Mistake{Mistake::Kind::kScaled, *shown, shown->of(kReference)};
-  // Every number is some other number times a constant.
+  // A single number is always another number times a constant.
   const NamedFactor other = FactorNames::unnamed(measured);
   if (m.holding(h).size() == 1 || may_be_rounding(m, h, measured) || !fits(other))
     return std::nullopt;

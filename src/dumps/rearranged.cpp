@@ -40,7 +40,7 @@ std::optional<Stream> parts_of(const Measured& m, const Group& group) {
 
 std::optional<NamedFactor> factor_over(const Measured& m, const AxisGroups& axis,
                                        const FactorNames& names, std::optional<double> shown) {
-  // Elements; fewer are a multiple of any by chance, or one that others showed.
+  // Fewer elements are a multiple of anything by chance, unless other parameters showed the factor.
   const std::int64_t telling = shown ? 4 : 8;
   std::optional<NamedFactor> factor;
   for (const Group& group : axis.groups) {
@@ -121,12 +121,12 @@ class Rows {
     return true;
   }
 
-  // By holding the rows of the whole that it has, in its order; empty: they are not those that all
-  // should have, each as often, in another order.
+  // Returns, by holding, the rows of the whole that it has, in its order. Empty if they are not the
+  // rows that all holdings should have, each as often, in another order.
   std::vector<std::vector<std::int64_t>> all() const {
     std::vector<std::vector<std::int64_t>> found;
     std::vector<std::vector<double>> observed;
-    std::vector<int> left(truth_.size());  // how many are to have it, and are not known yet
+    std::vector<int> left(truth_.size());  // how many are to have it and are not known yet
     for (std::size_t h = 0; h < m_.differences.size(); ++h) {
       const Holding& holding = m_.holding(h);
       observed.push_back(with_dim_first(*holding.observed, holding.box.extent, dim_));

@@ -12,8 +12,8 @@ struct SecondLook {
   // them, too, is no coincidence.
   std::vector<double> shown;
   std::vector<ShownSum> sums;
-  // What most wrong parameters are multiplied by and nothing names, as clipping by another norm
-  // leaves it: others are multiplied by it beside their own mistake. 1: there is none.
+  // Holds the nameless factor of most wrong parameters, as clipping by another norm leaves it.
+  // Others are multiplied by it beside their own mistake. 1 means that there is none.
   double common = 1;
 };
 SecondLook second_look(const std::vector<ParameterResult>&);

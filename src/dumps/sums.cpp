@@ -51,23 +51,24 @@ class SumSearch {
     return std::all_of(group.begin(), group.end(), [&](std::size_t h) { return is_right(h); });
   }
 
-  // Right by itself, and no further off than rounding is beside the errors to be explained: in a
-  // short dtype a share may be within the tolerance, too.
+  // Returns true if the holding is right by itself, and no further off than rounding is beside the
+  // errors to be explained: in a short dtype a share may be within the tolerance, too.
   bool is_whole(std::size_t h) const {
     double most = 0;
     for (const Differences& d : m_.differences) most = std::max(most, d.error_squares);
     return is_right(h) && 16 * m_.differences[h].error_squares <= most;
   }
 
-  // A mean or multiple of the gradient is also that of some who have all of it, and of any copies.
+  // Returns true if these may be shares of a sum: a multiple of the gradient is also the sum of
+  // holdings that have all of it, and of any copies.
   bool are_shares(const Group& group) const {
     return std::none_of(group.begin(), group.end(), [&](std::size_t h) { return is_whole(h); }) &&
            !std::all_of(group.begin(), group.end(),
                         [&](std::size_t h) { return m_.are_copies(group[0], h); });
   }
 
-  // Where a group's ranks are all right, or the reference is zero, nothing is to be summed; who is
-  // in no group needs no sum.
+  // Returns true if the axis may be summed over. If a group's ranks are all right, or the reference
+  // is zero, nothing needs a sum, and ranks in no group must be right.
   bool is_possible(const AxisGroups& axis) const {
     std::vector<bool> in_group(m_.differences.size());
     for (const Group& group : axis.groups) {
@@ -150,8 +151,8 @@ class SumSearch {
     return found;
   }
 
-  // Without a mesh: the smallest sets of ranks whose gradients add up to the reference, of those
-  // that are not right by themselves; of all, where others are zero beside them.
+  // Finds, without a mesh, the smallest sets of ranks whose gradients add up to the reference:
+  // among those that are not right by themselves, or among all where others are zero beside them.
   std::optional<MissingSum> over_any_sets(bool mean) const {
     constexpr std::size_t kMost = 10;
     Group all(m_.differences.size());
