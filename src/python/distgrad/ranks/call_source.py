@@ -312,7 +312,7 @@ def _torch_source(binding, call, imports):
     name = f"{module}.{function.__name__}"
     if binding.mode == "compile":
         name = f"compiled({name})"
-    elif binding.mode == "async":  # of a functional collective; else any use of its result waits
+    elif binding.mode == "async":  # of a functional collective; else its first use waits
         name = f"explicitly_waited({name})"
     written, traits = Written(call), TRAITS[call["kind"]]
     is_text = binding.is_functional and call["op"] != "premul_sum"

@@ -155,7 +155,7 @@ class Cuts:
     def function(self, cls, args, kwargs):
         name = cls.__module__, cls.__name__
         if name == ("torch.utils.checkpoint", "CheckpointFunction") and torch.is_grad_enabled():
-            return args[0](*args[2:])  # what it runs, without the no_grad that it needs for itself
+            return args[0](*args[2:])  # runs its function without no_grad
         before, self._inside = self.exchanges, self._inside + 1
         try:
             result = _apply(cls, *args, **kwargs)
