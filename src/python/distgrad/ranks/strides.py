@@ -21,8 +21,8 @@ def laid_out(x, strides):
 
 def rearranged(x, there, back):
     """Returns there(x), the elements of `x` in another order or shape; back() is the inverse. In
-    forward and backward, contiguous tensors stay contiguous and others stay not so. Otherwise code
-    that reads a cotangent in memory order would be right here."""
+    forward and backward, contiguous tensors stay contiguous, and others stay non-contiguous.
+    Otherwise code that reads a cotangent in memory order would be right here."""
     return _Rearranged.apply(x, there, back)
 
 
