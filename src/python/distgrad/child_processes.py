@@ -51,7 +51,7 @@ class ChildProcesses:
         self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
-        self._ended_by = None  # a signal
+        self._ended_by = None  # the signal that ends the run
         self._outputs = {name: _output_file() for name in names}
 
     def run(self):

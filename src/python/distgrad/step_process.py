@@ -43,7 +43,8 @@ def main(folder, parent):
         from .ranks import noting  # noqa: F401
 
         _import_all(request["modules"])
-    # With a launcher, `names` lists this machine's processes. Without one, all are here.
+    # With a launcher, `names` lists the processes that belong to this one. Without one, all are
+    # here.
     names, place = request.get("names"), request.get("place")
     if names is None:
         names = [f"rank-{rank}" for rank in range(request["world_size"])]

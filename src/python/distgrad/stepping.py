@@ -233,7 +233,7 @@ def _computed_in(fields, where):
     coarser."""
     found = where.get("computed_in", {})
     saved = {p["dtype"] for p in fields["parameters"]}
-    if saved & {"bfloat16", "float16"}:  # compare knows
+    if saved & {"bfloat16", "float16"}:  # compare allows for these
         return None
     wider = ("bfloat16", "float16", *(["float32"] if saved == {"float64"} else []))
     return next(((dtype, *found[dtype]) for dtype in wider if dtype in found), None)

@@ -1,6 +1,7 @@
-"""Runs torch's own differentiable collectives (2.11 to 2.15) as implementations under test:
-torch.distributed.nn.functional and torch.distributed._functional_collectives. Recognizes plain
-torch.distributed, which built_in runs. Raises NotOffered for what a function cannot be given."""
+"""Runs torch's own differentiable collectives, of torch 2.11 and 2.15, as implementations under
+test: torch.distributed.nn.functional and torch.distributed._functional_collectives. Recognizes
+plain torch.distributed, which built_in runs. Raises NotOffered for what a function cannot be
+given."""
 
 import sys
 from dataclasses import dataclass

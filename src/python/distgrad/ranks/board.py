@@ -14,7 +14,7 @@ MOST_IN_STEP = 512
 _CALLS = 8 + 24 * MOST_IN_STEP
 _NOTES = 8 + 24 * 1024  # the notes lie behind all slots
 _NOTE_BYTES = 4096
-_YIELDS = 200  # looks at the others before each takes a sleep
+_YIELDS = 200  # looks at the others without a sleep in between
 _LOOK_S = 50e-6
 
 

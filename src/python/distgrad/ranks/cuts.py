@@ -69,7 +69,7 @@ class Cuts:
         self._events = []
         self._at = 0
         self._holds = False
-        self._inside = 0  # of Functions
+        self._inside = 0  # how many Functions are nested now
         self.exchanges = 0
         # Functions whose backward may not be their forward's derivative: too large to tell.
         self.unknown = []

@@ -56,7 +56,7 @@ class _Notes:
         self._recent = {}  # group's name -> its last calls
         self._pending = {}  # id of a Work -> the text of its call
         self._current = ""
-        self._calls = []  # of this case
+        self._calls = []  # the collectives of this case
 
     def enter(self, method, group, arguments, options):
         self._current = self._text(method, group, arguments, options)
@@ -96,7 +96,7 @@ class _Notes:
         if kind in _BETWEEN_TWO:
             name, ranks, root = _message(method, arguments, options, name, ranks)
         if name:
-            self._entered[name] = self._entered.pop(name, 0) + 1  # the last used is last
+            self._entered[name] = self._entered.pop(name, 0) + 1  # pop puts the last used last
         dtype, shape = _dtype_and_shape(arguments, operand)
         call = {
             "kind": kind,

@@ -51,7 +51,7 @@ class ObservedCall:
         self._given = None
         self._first = None  # memory of the first part of `given`
         self._after = None
-        self._memory = None  # the cotangent's
+        self._memory = None  # the memory of the cotangent
         self._ran = set()  # indices of nodes whose hook ran
         self.arrivals = 0
         self.is_unclear = False
@@ -232,7 +232,7 @@ def _bits(x):
 
 
 def edge_of(x):
-    """Returns where the gradient of `x` arrives: (node, input number). None if `x` needs no
+    """Returns where the gradient of `x` arrives: (node, output number). None if `x` needs no
     gradient."""
     if not x.requires_grad:
         return None

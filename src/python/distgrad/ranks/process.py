@@ -7,7 +7,7 @@ import resource
 import signal
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-_DESCRIPTORS = 1 << 16  # some programs visit every possible one
+_DESCRIPTORS = 1 << 16  # some programs visit every possible descriptor
 _GENERATIONS = 100  # after so many rounds, children that fork faster than they die are left
 
 

@@ -56,7 +56,7 @@ class Runner:
         with warned.caught() as caught, torch.enable_grad(), Unwaited() as calls:
             try:
                 is_asked_for = "drive" not in request and not request.get("observe", False)
-                if not is_asked_for:  # a race is no finding about its backward
+                if not is_asked_for:  # a race says nothing about a backward
                     calls.waited_for = self._unwaited
                 with contextlib.nullcontext() if is_asked_for else debugging.silent():
                     _Case(self, request, frame, writer, result).run()
@@ -108,7 +108,7 @@ class _Case:
         self.reported = []  # values of the steps that are reported
         self.leaves = []  # (input, tensor), of the inputs that require grad
         self._values = {}  # maps names to what expressions may use
-        self._is_first_pass = True  # through the forward
+        self._is_first_pass = True  # true until forward() has run once
         self._observer = None
 
     def run(self):
