@@ -1,5 +1,5 @@
-"""Where the ranks of a step wait for each other in vain: the files of what each notes of the
-collectives that it enters (ranks/noting.py), and what these show."""
+"""Explains where the ranks of a step wait for each other in vain, from files in which each notes
+the collectives that it enters (ranks/noting.py)."""
 
 import json
 import mmap
@@ -11,14 +11,14 @@ from .driver import executable
 from .ranks.board import NoteSlot
 
 _BYTES = 1 << 16
-_HEAD = struct.Struct("=Ii")  # NoteSlot's, before the text
+_HEAD = struct.Struct("=Ii")  # what NoteSlot writes before the text
 
-# How Gloo ends the process of a rank that is sent more than its call takes.
+# Gloo aborts the process of a rank that is sent more than its call takes, with these words.
 _ABORTS = ("op.preamble.length <= op.nbytes", "Received data size doesn't match")
 
 
 class CallFile(NoteSlot):
-    """A rank's notes, in a file that outlives it. For noting.install()."""
+    """Keeps a rank's notes in a file that outlives it. For noting.install()."""
 
     step = -1
 
@@ -32,8 +32,9 @@ _UNKNOWN = {"note": None, "waits": False}
 
 
 def noted(path):
-    """{"note", "waits"} of a CallFile: the text that noting.py wrote last, empty where the rank
-    entered nothing, None where nothing is known; and whether it waits in that call."""
+    """Reads {"note", "waits"} of a CallFile. The note is the text that noting.py wrote last, empty
+    if the rank entered nothing, None if nothing is known. `waits` says whether the rank waits in
+    that call."""
     try:
         with open(path, "rb") as file:
             content = file.read()
@@ -46,21 +47,23 @@ def noted(path):
 
 
 def is_aborted_by_gloo(failure):
-    """The victim of what another rank sent, or not: sizes differ, and who is wrong is not said."""
+    """Returns whether Gloo aborted the process, as another rank sent a different size. Who is wrong
+    remains open."""
     return failure["kind"] == "crash" and any(words in failure["output"] for words in _ABORTS)
 
 
 def waits_in_vain(failure):
-    """Whether its failure is that others did not come, or came with another call."""
+    """Returns whether the rank failed because others did not come, or came with another call."""
     message = "\n".join(line for line in failure["text"].lower().splitlines()
-                        if not line.startswith(" "))  # not the code that raised it
+                        if not line.startswith(" "))  # leaves out the code that raised it
     return (failure["kind"] == "hang" or is_aborted_by_gloo(failure)
             or any(words in message for words in ("timed out", "timeout")))
 
 
 def explanation(failures):
-    """Of ranks' failures: which calls do not fit together, or which ranks have not entered what
-    others wait in; empty where the notes show neither. `distgrad` says it, as it does of a case."""
+    """Explains the ranks' failures: which calls do not fit together, or which ranks have not
+    entered what others wait in. Returns "" if the notes show neither. Asks `distgrad`, which says
+    the same of a case."""
     notes = [{"rank": rank, "is_finished": failure["kind"] == "finished",
               **failure.get("noted", _UNKNOWN)} for rank, failure in sorted(failures.items())]
     ran = subprocess.run([os.path.abspath(executable()), "--unmet-calls"], input=json.dumps(notes),

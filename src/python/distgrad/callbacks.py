@@ -1,5 +1,6 @@
-"""check_gradients in the loop of a trainer, by one line of a script: the gradients of its first
-batch are checked on all ranks before it trains. Each call imports its trainer's package."""
+"""Runs check_gradients in the loop of a trainer, by one line of a script: it checks the gradients
+of the first batch on all ranks before the trainer trains. Each call imports its trainer's
+package."""
 
 import contextlib
 
@@ -9,8 +10,8 @@ from .step.api import check_gradients
 def for_transformers(trainer, objective="mean", **options):
     """trainer.add_callback(distgrad.callbacks.for_transformers(trainer))
 
-    options: check_gradients'. What the Trainer makes of the losses of ranks and micro-batches is
-    its objective "mean": with average_tokens_across_devices the mean over all tokens."""
+    `options` are check_gradients'. The Trainer's reduction of the losses of ranks and micro-batches
+    is its objective "mean": with average_tokens_across_devices, the mean over all tokens."""
     from transformers import TrainerCallback
 
     class Check(TrainerCallback):
@@ -40,8 +41,8 @@ def for_transformers(trainer, objective="mean", **options):
 def for_lightning(objective="mean", **options):
     """lightning.Trainer(..., callbacks=[distgrad.callbacks.for_lightning()])
 
-    options: check_gradients'. Of automatic optimisation, without accumulation; the module's
-    training_step() is called as the strategy calls it."""
+    `options` are check_gradients'. Supports automatic optimisation without accumulation. The
+    module's training_step() is called as the strategy calls it."""
     from lightning import Callback
 
     class Check(Callback):
@@ -93,7 +94,8 @@ def _nothing_logged(module):
 
 @contextlib.contextmanager
 def _generators_left_alone():
-    """A batch that is drawn for the check leaves those of the training as they are."""
+    """Restores the random generators, so that drawing a batch for the check does not change the
+    training."""
     from .step.running import random_states
 
     states = random_states()

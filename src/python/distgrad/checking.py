@@ -1,4 +1,5 @@
-"""check, audit and run: one's own collectives, and scenario files, on distgrad's own ranks."""
+"""Implements check, audit and run: they test the user's own collectives, and scenario files, on
+distgrad's own ranks."""
 
 import os
 import sys
@@ -38,17 +39,17 @@ def check(
     scenario files, and are left in the folder `keep` if one is given. `options` are those of
     `distgrad run`.
 
-    `world_size` is 4 by default. Under torchrun, srun or mpirun it is as many as were started, the
-    ranks are the launcher's, and all processes make the call: all return or raise the same
-    (docs/clusters.md). So it is with audit() and run().
+    `world_size` is 4 by default. Under torchrun, srun or mpirun it is the number of started
+    processes, the ranks are the launcher's, and all processes make the call: all return or raise
+    the same (docs/clusters.md). The same holds for audit() and run().
 
-    The programs are the audit's, all on `world_size` ranks, without the tensors that many a
-    function is not meant for: no elements, no dimension, ties, zeros, gathers of different sizes.
-    `without` leaves out more of them, by the names of aspects ("groups") or programs ("uneven").
-    What the function's parameters cannot express is skipped, which strict=True takes for a failure.
+    The programs are the audit's, all on `world_size` ranks, without the tensors that many functions
+    are not meant for: no elements, no dimension, ties, zeros, gathers of different sizes. `without`
+    leaves out more of them, by the names of aspects ("groups") or programs ("uneven"). Calls that
+    the function's parameters cannot express are skipped, which strict=True counts as a failure.
 
-    Returns the report, or raises AssertionError with it, also where every case was skipped.
-    ValueError: a bad argument, or a function that cannot be loaded in the ranks."""
+    Returns the report, or raises AssertionError with it, also if every case was skipped. Raises
+    ValueError for a bad argument, or a function that cannot be loaded in the ranks."""
     refuse_in_rank("check")
     _check_collective(collective)
     team = launched.team()
@@ -72,7 +73,7 @@ def check(
     return on_all(team, ("check", collective, f"world_size={world_size}"), lead)
 
 
-# What many a function is not meant for.
+# Leaves out tensors that many functions are not meant for.
 _NOT_CHECKED = ("scalar", "empty", "values")
 _NOT_CHECKED_OF = {"all_gather": ("uneven",), "gather": ("uneven",)}
 
@@ -84,15 +85,15 @@ def audit(
     objective: Optional[str] = None,
     **options,
 ) -> Report:
-    """The whole battery of `distgrad audit` for one function: 1 to 5 ranks, dims, dtypes, groups,
-    shapes, ties, zeros, ops.
+    """Runs the whole battery of `distgrad audit` on one function: 1 to 5 ranks, dims, dtypes,
+    groups, shapes, ties, zeros, ops.
 
         distgrad.audit(GatherLayer.apply, "all_gather")
 
-    Without `objective`, being right for any one counts. `options` are those of `distgrad audit`
-    (strict=True, op="sum", without=["groups"]). Takes some seconds. Returns the results, or raises
-    AssertionError with the table where a collective is wrong or none could be judged; ValueError as
-    check()."""
+    Without `objective`, it is enough to be right for any one. `options` are those of `distgrad
+    audit` (strict=True, op="sum", without=["groups"]). Takes some seconds. Returns the results, or
+    raises AssertionError with the table if a collective is wrong or none could be judged, and
+    ValueError as check() does."""
     refuse_in_rank("audit")
     _check_collective(collective)
     team = launched.team()
@@ -109,14 +110,14 @@ def audit(
 
 
 def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> Report:
-    """`distgrad run` on scenario files, folders or single cases. The options are the command
+    """Runs `distgrad run` on scenario files, folders or single cases. The options are the command
     line's, with underscores:
 
         distgrad.run("scenarios/debate", subject="torch_nn", world_size=[2, 3])
         distgrad.run(["mine.json:subject=in_place", "others"], strict=True)
 
-    Returns the report, or raises AssertionError with its text where a case is not as expected or
-    went wrong, or nothing ran (unless allow_empty=True); ValueError with the command's own words
+    Returns the report, or raises AssertionError with its text if a case is not as expected or went
+    wrong, or nothing ran (unless allow_empty=True). Raises ValueError with the command's own words
     for a bad path, file or option."""
     refuse_in_rank("run")
     for taken in {"json", "color"} & set(options):
@@ -128,7 +129,8 @@ def run(paths: "Union[str, os.PathLike, Iterable]" = "scenarios", **options) -> 
 
 
 def _run(paths, options, gone, others):
-    """gone: a folder that is not there any more when the report is read; None: there is none."""
+    """Runs `distgrad run`. `gone` is a folder that is deleted by the time the report is read, or
+    None."""
     shorten = _Shortened(gone, "python" not in options)
     options.setdefault("python", sys.executable)
     return report_of("run", {"color": "never", **options}, [os.fspath(path) for path in paths],
@@ -136,9 +138,9 @@ def _run(paths, options, gone, others):
 
 
 class _Shortened:
-    """The text without what its reader has not asked for and cannot use: a folder that is gone by
-    then (None: there is none), this interpreter's path in the names of the cases, and, of the cases
-    in that folder, what one before has said."""
+    """Removes from the text what its reader cannot use: a folder that is gone by then (None if
+    there is none), this interpreter's path in the names of cases, and, for cases in that folder,
+    details that an earlier case has shown."""
 
     def __init__(self, folder, python):
         self._folder = folder
@@ -159,8 +161,8 @@ class _Shortened:
 
 
 def _each_verdict_once(lines):
-    """The details of a case, which are indented, only where its verdict is new: the programs of
-    check() differ in little."""
+    """Keeps the details of a case, which are indented, only if its verdict is new, as the programs
+    of check() differ in little."""
     known, kept, shown = set(), [], True
     for line in lines:
         if line.startswith(("FAIL ", "ERR ", "skip ")):
@@ -175,19 +177,19 @@ def _each_verdict_once(lines):
 
 
 def _check_collective(collective):
-    from .ranks.collectives import KINDS  # it imports torch, which `import distgrad` is not to
+    from .ranks.collectives import KINDS  # it imports torch, which `import distgrad` must not
 
     if collective not in KINDS:
         raise ValueError(f"unknown collective {collective!r}; it is one of {', '.join(KINDS)}")
 
 
-# Text that would mean something else in a subject's name.
+# These characters would mean something else in a subject's name.
 _SPECIAL = set("+,=:")
 
 
 def _subject_place(function, folder):
-    """python:FILE.py:NAME or python:MODULE:NAME; `folder` is for a file that loads what has no
-    name."""
+    """Returns python:FILE.py:NAME or python:MODULE:NAME. `folder` is for a file that loads a
+    function without such a name. Raises TypeError if it is not callable."""
     if not callable(function):
         raise TypeError(f"{function!r} is no function")
     place = transport.place_of(function)
@@ -215,7 +217,7 @@ function = _transport.loads(Path({data!r}).read_bytes())
 
 
 def _file_for(function, folder):
-    """A file whose `function` is this one, sent by value."""
+    """Writes a file whose `function` is this one, sent by value, and returns its path."""
     folder = os.path.join(folder, "function")
     os.makedirs(folder)
     data, file = os.path.join(folder, "function.pickle"), os.path.join(folder, "function.py")

@@ -1,9 +1,9 @@
-"""Forked processes that each do some work in a folder: watched, and ended with all that they
-started.
+"""Forks processes that each do some work in a folder, watches them, and ends them with all that
+they started.
 
-In the folder each process NAME leaves NAME.done once it is through, or NAME.error, a traceback;
-NAME.stack, where it hung or died; and, if its work notes that, NAME.calls, which collective it is
-in (blame.py).
+In the folder, each process NAME leaves NAME.done once it has finished, or NAME.error, a traceback.
+NAME.stack tells where it hung or died. NAME.calls tells which collective it is in, if its work
+notes that (blame.py).
 """
 
 import datetime
@@ -30,18 +30,17 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class ChildProcesses:
-    """Forks, watches, and ends. No process that it forked is left when run() is through.
+    """Forks, watches and ends processes. None that it forked is left when run() returns.
 
-    work(name): what a process does. enough: names of those that count, None: all; that another one
-    dies is theirs to notice.
-    together: names of those that wait for each other: where all that are left do so and nothing
-        moves, they hang.
-    apart: others work with these elsewhere, and may still need them, also where they hang: run()
-        calls apart() with what it will return, and waits for SIGTERM. With a file `late` in the
-        folder the time is over.
-    grace_s: for the others, once one that counts has failed, any has raised, or all that count are
-        done.
-    on_turn: called again and again meanwhile."""
+    `work(name)` runs in each process. `enough` names those that count, None for all: if another one
+    dies, those notice it themselves.
+    `together` names those that wait for each other: if all that are left do so and nothing moves,
+    they hang.
+    `apart` says that processes elsewhere may still need these, even if they hang: run() calls
+    apart() with what it will return, and waits for SIGTERM unless a process raised or died. A file
+    `late` in the folder means that the time is over.
+    `grace_s` is the time for the others, in seconds, once one that counts has failed, any has
+    raised, or all that count are done. `on_turn` is called again and again meanwhile."""
 
     def __init__(self, folder, names, timeout_s, work, enough=None, grace_s=0.5, together=(),
                  apart=None, on_turn=lambda: None):
@@ -52,13 +51,13 @@ class ChildProcesses:
         self._enough = set(names if enough is None else enough)
         self._processes = {}  # pid -> name, of those alive
         self._failures = []
-        self._ended_by = None  # a signal
+        self._ended_by = None  # the signal that ends the run
         self._outputs = {name: _output_file() for name in names}
 
     def run(self):
-        """What failed: [{"process", "kind": "exception", "crash" or "hang", "text", "output",
-        "noted" (blame.py)}]; behind that, as "unfinished" or "finished", where those are that they
-        wait for."""
+        """Runs the processes and returns what failed: [{"process", "kind": "exception", "crash" or
+        "hang", "text", "output", "noted" (blame.py)}]. Entries of kind "unfinished" or "finished"
+        follow and tell where those are that they wait for."""
         adopt_orphans()
         others = children()
         gate, self._gate_end = os.pipe()
@@ -82,7 +81,7 @@ class ChildProcesses:
         return self._failures
 
     def output_of(self, name):
-        """The end of what it printed."""
+        """Returns the end of what the process printed."""
         file = self._outputs[name]
         end = os.lseek(file, 0, os.SEEK_CUR)
         begin = max(0, end - _TOLD_BYTES)
@@ -90,14 +89,14 @@ class ChildProcesses:
 
     def _fork(self, name, gate):
         parent = os.getpid()
-        # What a handler raises in the hooks that Python runs around a fork is dropped, and printed;
-        # where another thread got the signal, it is nevertheless: _turn().
+        # Python drops and prints what a handler raises in its hooks around a fork. If another
+        # thread gets the signal, that still happens: see _turn().
         allowed = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
         pid = os.fork()
         if pid == 0:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                # What Ctrl-C means is the caller's decision
+                # The caller decides what Ctrl-C means.
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 signal.pthread_sigmask(signal.SIG_SETMASK, allowed)
                 for other in {self._gate_end, *self._outputs.values()} - {self._outputs[name]}:
@@ -110,7 +109,8 @@ class ChildProcesses:
         signal.pthread_sigmask(signal.SIG_SETMASK, allowed)
 
     def _exit_once(self, number, _):
-        """A second signal does not interrupt what ends the processes."""
+        """Exits at the first signal. A second one does not interrupt the ending of the
+        processes."""
         self._ended_by = number
         for ending in _ENDING:
             signal.signal(ending, signal.SIG_IGN)
@@ -122,7 +122,7 @@ class ChildProcesses:
         self._on_turn()
 
     def _watch(self):
-        """Until all are done, or a while after the first failure, or too late."""
+        """Watches until all are done, or a while after the first failure, or the time is over."""
         waiting, is_ending = set(self._names), False
         begin = time.monotonic()
         end = begin + self._timeout_s
@@ -152,7 +152,7 @@ class ChildProcesses:
             self._report_others(waiting)
 
     def _report_others(self, waiting):
-        """Of those that wait for each other with who failed."""
+        """Reports where those are that wait for a process that failed."""
         failed = {failure["process"] for failure in self._failures}
         others = self._together - failed
         if others & waiting:
@@ -187,7 +187,7 @@ class ChildProcesses:
         time.sleep(_STACK_S)
 
     def _stack(self, name):
-        """The last that was dumped, of the main thread."""
+        """Returns the last dumped stack of the main thread."""
         last = self._text(name + ".stack").rpartition(_STACK_BEGIN)[2].partition("\n\n")[0]
         lines = [line for line in last.split("\n") if line.startswith("  ") and _is_shown(line)]
         return "\n".join([f"Stack {_STACK_BEGIN}", *lines]) if lines else ""
@@ -198,7 +198,7 @@ class ChildProcesses:
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 dead[self._processes.pop(pid)] = status
-                kill_group(pid)  # what it started
+                kill_group(pid)  # and what it started
         return dead
 
     def _kill(self):
@@ -225,7 +225,7 @@ class ChildProcesses:
 
 
 def _is_shown(line):
-    """Of a line of a stack: whether it is the user's or torch's."""
+    """Returns whether a line of a stack is the user's or torch's."""
     return (f'"{os.path.dirname(os.path.abspath(__file__))}' not in line
             and 'File "<string>"' not in line)
 
@@ -237,7 +237,7 @@ def _status_text(status):
 
 
 def _output_file():
-    """It has its full size from the start, which costs nothing, and cannot grow."""
+    """Makes a file that cannot grow. It has its full size from the start, which costs nothing."""
     file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, _OUTPUT_BYTES)
     seal_size(file)
@@ -245,7 +245,7 @@ def _output_file():
 
 
 def _be(name, folder, work, gate, parent, output):
-    """One process. Never returns."""
+    """Runs one process's work. Returns only if the folder cannot be written."""
     die_with_parent()
     if os.getppid() != parent:
         os._exit(0)
@@ -255,7 +255,7 @@ def _be(name, folder, work, gate, parent, output):
     try:
         stack = open(path + ".stack", "w")
         faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False)
-        # Of all threads, as what aborts may be one of Gloo's
+        # Dumps all threads, since one of Gloo's may be what aborts.
         faulthandler.enable(stack)
         try:
             work(name)
@@ -283,9 +283,9 @@ def _traceback(error):
 
 
 def join_group(rank, world_size, backend, folder, timeout_s, place=None):
-    """torch.distributed's default group of these ranks, over loopback unless the environment says
-    otherwise. place: of a rank that a launcher has started, with the store's address and the
-    interface."""
+    """Joins torch.distributed's default group of these ranks, over loopback unless the environment
+    says otherwise. `place` describes a rank that a launcher has started, with the store's address
+    and the interface."""
     import torch
     import torch.distributed as dist
 
@@ -294,7 +294,7 @@ def join_group(rank, world_size, backend, folder, timeout_s, place=None):
         os.environ.setdefault("NCCL_SOCKET_IFNAME", place["interface"])
     local_rank, local_size = (place["local_rank"], place["local_size"]) if place else (rank,
                                                                                        world_size)
-    # As under torchrun, for the user's code that looks.
+    # The user's code may look at them, as under torchrun.
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank), WORLD_SIZE=str(world_size),
                       LOCAL_WORLD_SIZE=str(min(local_size, world_size)))
     if "nccl" in backend:

@@ -1,4 +1,4 @@
-"""What commands in Python write: the text or the JSON of a report. Needs no torch."""
+"""Writes the text or the JSON of a report for commands in Python. Needs no torch."""
 
 import json
 import os
@@ -7,15 +7,15 @@ from .visible_text import without_commands
 
 
 class OutputError(Exception):
-    """It cannot be written. The text is one line for the user."""
+    """The output cannot be written. The text is one line for the user."""
 
 
 def say(text):
-    """Prints it at once. Raises OutputError."""
+    """Prints the text at once. Raises OutputError."""
     try:
         print(text, flush=True)
     except OSError as error:
-        # The rest of the buffer would fail once more at the end
+        # The rest of the buffer would fail once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         raise OutputError(f"cannot write standard output: {error.strerror}") from None
 

@@ -14,8 +14,8 @@ _AS_EXPECTED, _USER_ERROR, _INTERRUPTED = 0, 2, (130, 143, -2, -15)
 
 
 class Report(dict):
-    """The JSON report (docs/command-line.md), as a dict. `text`, or str(report): what the command
-    printed, without the end of its last line."""
+    """Holds the JSON report (docs/command-line.md) as a dict. `text`, or str(report), is what the
+    command printed, without the end of its last line."""
 
     def __init__(self, fields, text):
         super().__init__(fields)
@@ -26,7 +26,7 @@ class Report(dict):
 
 
 def executable():
-    """The path of `distgrad`. Looked for in $DISTGRAD, in or beside this package where it is
+    """Returns the path of `distgrad`. Looks in $DISTGRAD, in or beside this package if it is
     installed or built, in the build folders of its sources (the newest), and in PATH. Raises
     RuntimeError."""
     given = os.environ.get("DISTGRAD")
@@ -35,7 +35,7 @@ def executable():
         if found is None:
             raise RuntimeError(f"DISTGRAD is {given}, which is no executable file")
         return found
-    # A link's own place: the build folder links to the sources
+    # abspath keeps a link's own place: the build folder links to the sources.
     package = Path(os.path.abspath(__file__)).parent
     beside = [package / "bin" / "distgrad",  # installed by pip
               package.parents[3] / "bin" / "distgrad"]  # PREFIX/share/distgrad/python/distgrad
@@ -49,8 +49,8 @@ def executable():
 
 
 def report_of(command, options, positional, shorten, others=None):
-    """Runs `distgrad COMMAND`; `shorten` is applied to the texts; `others`: as of call(). Returns
-    the Report; raises AssertionError with the report's text where something is not as expected,
+    """Runs `distgrad COMMAND` and returns the Report. `shorten` is applied to the texts; `others`
+    is as in call(). Raises AssertionError with the report's text if something is not as expected,
     went wrong, or nothing was judged, and ValueError with what the command says of bad
     arguments."""
     code, fields, output, errors = _reported(command, options, positional, shorten, others=others)
@@ -61,8 +61,8 @@ def report_of(command, options, positional, shorten, others=None):
 
 
 def compare(reference, observed, options, folder):
-    """(whether all is right, the JSON report, the text) of `distgrad compare` in that folder.
-    Raises ValueError."""
+    """Runs `distgrad compare` in that folder. Returns (whether all is right, the JSON report, the
+    text). Raises ValueError for bad arguments, RuntimeError if there is no report."""
     code, fields, output, errors = _reported("compare", options, [reference, observed], str, folder)
     if fields is None:
         raise RuntimeError(f"distgrad compare: exit code {code}\n{errors or output}")
@@ -71,7 +71,7 @@ def compare(reference, observed, options, folder):
 
 def write_step(fields, text, files):
     """Writes a report of check_gradients, as data and as text, in the formats that `files` names.
-    Raises ValueError."""
+    Raises ValueError for bad arguments, RuntimeError if it fails."""
     with tempfile.TemporaryDirectory(prefix="distgrad-") as folder:
         path = os.path.join(folder, "report.json")
         with open(path, "w", encoding="utf-8") as file:
@@ -90,10 +90,11 @@ def _reported(command, options, positional, shorten, cwd=None, others=None):
 
 
 def call(command, options, positional, shorten=str, cwd=None, others=None):
-    """Runs `distgrad COMMAND`. `options` are as the command line's, with underscores: True is a
-    flag, None and False are left out, a list is several values. others(): has a launcher's other
-    processes start the command, too, which then has its ranks there; else it starts ranks itself.
-    Returns (exit code, output, errors); raises ValueError with what it says of bad arguments."""
+    """Runs `distgrad COMMAND`. `options` are the command line's, with underscores: True is a flag,
+    None and False are left out, a list is several values. `others()` makes a launcher's other
+    processes start the command too, and its ranks are then there; without it the command starts
+    ranks itself. Returns (exit code, output, errors). Raises ValueError with what the command says
+    of bad arguments."""
     code, output, errors = _run([os.path.abspath(executable()), command, *_option_words(options),
                                  "--", *positional], cwd, others)
     output, errors = shorten(output), shorten(errors)
@@ -105,16 +106,16 @@ def call(command, options, positional, shorten=str, cwd=None, others=None):
 
 
 def rank_of_launcher():
-    """The command that is a rank of the same command elsewhere."""
+    """Returns the command that is a rank of the same command elsewhere."""
     return [os.path.abspath(executable()), "run"]
 
 
 def start(line, launched, cwd=None, **streams):
-    """launched: as one of a launcher's processes, whose variables it sees; else it starts its ranks
-    itself."""
+    """Starts the command line. If `launched`, it sees the launcher's variables and is one of its
+    processes; else it starts its ranks itself."""
     environment = dict(os.environ, **{IN_RANK: "1"},
                        **({} if launched else {"DISTGRAD_LAUNCHER": "none"}))
-    # The ranks are of this interpreter and see the modules that this process sees.
+    # The ranks use this interpreter and see the modules that this process sees.
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
     return subprocess.Popen(line, stdin=subprocess.DEVNULL, env=environment, cwd=cwd, **streams)
 

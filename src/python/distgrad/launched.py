@@ -1,6 +1,6 @@
-"""The processes of torchrun, Slurm or MPI that call the Python API together, each in its place:
-rank 0's leads, and its result, or what it raises, is everyone's. Both ends of a connection prove
-that they know the job's secret (docs/clusters.md) before anything is read that could do harm."""
+"""Joins the processes of torchrun, Slurm or MPI that call the Python API together. Rank 0's leads:
+all return or raise what it does. Both ends of a connection prove that they know the job's secret
+(docs/clusters.md) before anything is read that could do harm."""
 
 import contextlib
 import json
@@ -14,7 +14,7 @@ from multiprocessing import connection
 from .driver import executable
 from .words import ranks_text
 
-_PROOF_S = 5  # for who connects to prove itself
+_PROOF_S = 5  # for a client to prove itself
 _CONNECT_S = 2
 _RETRY_S = 0.1
 _POLL_S = 0.01
@@ -24,13 +24,13 @@ _team = _unknown
 
 
 class LaunchError(RuntimeError):
-    """The launcher's processes did not meet, one is gone, or they do not call the same."""
+    """The launcher's processes did not meet, one is gone, or they do not make the same call."""
 
 
 def team():
-    """Of this process's launcher: it waits for all at the first call. None where no launcher has
-    started several. A process that is no rank for distgrad says so by DISTGRAD_LAUNCHER=none.
-    Raises LaunchError."""
+    """Returns the Team of this process's launcher, or None if no launcher has started several
+    processes. The first call waits for all of them. DISTGRAD_LAUNCHER=none makes a process no rank
+    for distgrad. Raises LaunchError."""
     global _team
     if _team is _unknown:
         place = _asked_of_driver()
@@ -39,7 +39,7 @@ def team():
 
 
 def ranks_by_default():
-    """4, or as many as a launcher has started."""
+    """Returns 4, or the number of processes that a launcher has started."""
     there = team()
     return there.size if there else 4
 
@@ -58,15 +58,16 @@ class Team:
         self.local_rank = place["local_rank"] if place["local_rank"] >= 0 else self.rank
         self.local_size = place["local_size"] or self.size
         self._wait_s = place["wait_s"]
-        self._lost = None  # why this process is through with the others
+        self._lost = None  # why this process can no longer reach the others
         self._connections = _others(place) if self.rank == 0 else {0: _leader(place)}
-        # The addresses of this process, and of rank 0 as seen from here
+        # Holds the addresses of this process, and of rank 0 as seen from here.
         self.own, self.store = self._share_addresses()
         self.interface = _asked_of_driver(self.own)
 
     def agree(self, call, lead, follow):
-        """lead() on rank 0 and follow.take(message), follow.turn(), follow.end() on the others,
-        which all `call` the same. What lead returns or raises is returned or raised everywhere."""
+        """Runs lead() on rank 0 and follow.take(message), follow.turn(), follow.end() on the
+        others, which all `call` the same. Returns or raises everywhere what lead returns or raises.
+        Raises LaunchError if a process is lost or calls something else."""
         __tracebackhide__ = True
         if self._lost:
             self.close()
@@ -81,13 +82,14 @@ class Team:
             raise error from None
 
     def send(self, rank, message):
-        """To a rank that may be gone, which receive() tells."""
+        """Sends to a rank that may be gone: receive() reports that."""
         if rank in self._connections:
             with contextlib.suppress(OSError):
                 self._connections[rank].send(message)
 
     def receive(self, seconds):
-        """[(rank, message)] of the others; a message of None: that process is gone."""
+        """Returns [(rank, message)] of the others. A message of None means that the process is
+        gone."""
         found = []
         rank_of = {there: rank for rank, there in self._connections.items()}
         for there in connection.wait(list(rank_of), seconds):
@@ -136,7 +138,7 @@ class Team:
             for rank, message in self.receive(1):
                 if message is None:
                     raise LaunchError(self._lost)
-                if message[0] != "call":  # what was under way when the call before ended
+                if message[0] != "call":  # sent before the previous call ended
                     continue
                 if message[1] != call:
                     raise LaunchError(f"rank {rank} calls {_call_text(message[1])} and rank 0"
@@ -172,14 +174,14 @@ class Team:
             return told
         ends = {}
         for rank, there in self._connections.items():
-            with contextlib.suppress(OSError):  # the first to talk to it will say so
+            with contextlib.suppress(OSError):  # the first to talk to it reports that
                 ends[rank] = _ends(there)
         if not ends:
             raise _lost(ranks_text(sorted(self._connections)), EOFError())
         own = next((ours for ours, theirs in ends.values() if not _is_loopback(theirs)),
                    next(iter(ends.values()))[0])
         for rank, (ours, theirs) in ends.items():
-            # Who is on this machine may have come by an address that means nothing elsewhere.
+            # A process on this machine may have come by an address that means nothing elsewhere.
             self.send(rank, (own, own) if _is_loopback(theirs) else (theirs, ours))
         return own, own
 
@@ -189,7 +191,7 @@ def _call_text(call):
 
 
 def _lost(who, error):
-    """What is said of a process that cannot be reached any more."""
+    """Returns the error for a process that cannot be reached any more."""
     reset = isinstance(error, (EOFError, ConnectionResetError, BrokenPipeError))
     why = "its process has ended, or was killed" if reset else str(error)
     return LaunchError(f"{who} is lost: {why}. What it printed last, in the launcher's output or"
@@ -206,7 +208,7 @@ def _ends(there):
 
 
 def _others(place):
-    """{rank: connection} of all others. Listens until they have come."""
+    """Listens until all others have come. Returns {rank: connection}."""
     listening = _listening(place)
     found = {}
     end = time.monotonic() + place["wait_s"]
@@ -219,13 +221,13 @@ def _others(place):
                 raise _not_come(found, place) from None
             there = _proven(held, place, asks=True)
             if there:
-                with contextlib.suppress(OSError, EOFError):  # it ended at once
+                with contextlib.suppress(OSError, EOFError):  # the process ended at once
                     found[there.recv()] = there
     return found
 
 
 def _not_come(found, place):
-    """Those who have come wait to be told."""
+    """Tells those who have come who is missing, as they wait for an answer. Returns the error."""
     missing = sorted(set(range(1, place["size"])) - set(found))
     error = LaunchError(f"{ranks_text(missing)} did not come to rank 0 within {place['wait_s']} s:"
                         f" {'it has' if len(missing) == 1 else 'they have'} ended before, as the"
@@ -257,7 +259,7 @@ def _leader(place):
                     held = socket.create_connection((address, port), _CONNECT_S)
                 except OSError:
                     continue
-                # To oneself: both ends took the same port
+                # The socket connected to itself: both ends took the same port.
                 if held.getsockname() == held.getpeername():
                     held.close()
                     continue
@@ -274,7 +276,7 @@ def _leader(place):
 
 
 def _proven(held, place, asks):
-    """A connection whose other side knows the key, too; None: it does not. Closes `held`."""
+    """Returns a connection whose other side knows the key, too, or None. Closes `held`."""
     with held:
         held.settimeout(None)
         _watch(held)
@@ -285,7 +287,7 @@ def _proven(held, place, asks):
         try:
             for step in steps if asks else reversed(steps):
                 step(there, key)
-        except Exception:  # whatever a stranger says
+        except Exception:  # whatever a stranger sends
             there.close()
             return None
         _limit_waiting(held, 0)
@@ -297,7 +299,7 @@ def _limit_waiting(held, seconds):
 
 
 def _watch(held):
-    """A host or network that is gone is noticed within about five seconds, as by the driver
+    """Makes the loss of a host or network show within about five seconds, as the driver does
     (launched/addresses.h)."""
     held.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     held.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -1,5 +1,5 @@
-"""A `distgrad` command that a launcher's processes run together: rank 0's is the driver, the
-others' are its ranks."""
+"""Runs a `distgrad` command in a launcher's processes together: rank 0's is the driver, the others'
+are its ranks."""
 
 import contextlib
 import os
@@ -12,14 +12,15 @@ _END_S = 10
 
 
 def on_all(team, call, lead):
-    """lead() here; where a launcher has started several processes, on rank 0, for all of them."""
+    """Runs lead() here. If a launcher has started several processes, rank 0 runs it for all of
+    them."""
     __tracebackhide__ = True
     return team.agree(call, lead, _Follower()) if team else lead()
 
 
 def others_start(team, folder=None):
-    """For driver.call: has the others take part, with the files of a folder, where there is one.
-    None without a launcher."""
+    """Returns a function for driver.call that makes the others take part and sends them the files
+    of `folder`, if it exists. Returns None without a launcher."""
     if team is None:
         return None
 
@@ -60,8 +61,8 @@ class _Follower:
             shutil.rmtree(self._made, ignore_errors=True)
 
     def _bring(self, folder, files):
-        """To rank 0's folder, as subjects are found at the same paths on all hosts; it is there for
-        who shares rank 0's host."""
+        """Writes the files to rank 0's folder, as subjects are found at the same paths on all
+        hosts. It exists already on rank 0's host."""
         top = os.path.dirname(folder)
         try:
             os.mkdir(top, 0o700)

@@ -1,9 +1,9 @@
-"""A test file is imported in the ranks, too: a check at its top would start ranks of its own, and
-so on for ever."""
+"""Refuses checks inside ranks. The ranks import the test file, too, so a check at its top would
+start ranks of its own, and so on for ever."""
 
 import os
 
-# Set in the environment of all processes that distgrad's Python API starts
+# The variable is set in all processes that distgrad's Python API starts.
 IN_RANK = "DISTGRAD_IN_RANK"
 
 

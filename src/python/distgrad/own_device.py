@@ -1,5 +1,5 @@
-"""distgrad's own tensors are on the CPU where the user's are on another device by default
-(torch.set_default_device), and the user's code still finds its own default."""
+"""Keeps distgrad's own tensors on the CPU if the user has another default device
+(torch.set_default_device). The user's code still finds its own default."""
 
 import contextlib
 
@@ -10,7 +10,7 @@ _users = []  # the devices, of nested calls
 
 @contextlib.contextmanager
 def own_device():
-    """Around what distgrad does."""
+    """Makes the CPU the default device. For distgrad's own code."""
     device = torch.get_default_device()
     if device.type == "cpu" and not _users:
         yield
@@ -24,5 +24,5 @@ def own_device():
 
 
 def users_device():
-    """Around the user's code."""
+    """Restores the user's default device. For the user's code inside own_device()."""
     return _users[-1] if _users else contextlib.nullcontext()

@@ -1,20 +1,20 @@
-"""How many ranks this machine can hold at all, of those that Python forks: what src/pool/rank_room
-says of the driver's."""
+"""Computes how many ranks that Python forks this machine can hold at all, as src/pool/rank_room
+does for the driver's."""
 
 import contextlib
 import os
 import resource
 
 _MIB = 1 << 20
-# Gloo starts three of its own in each rank: its device's thread and two that work
+# Gloo starts three threads of its own in each rank: its device's and two that work.
 _THREADS = 4
-_USUAL_STACK = 2 * _MIB  # glibc's, where stacks are not limited
+_USUAL_STACK = 2 * _MIB  # glibc's default if stacks are not limited
 
 
 def why_no_room(ranks, groups=1, room=None):
-    """Why so many ranks cannot be started, and the most that can; empty where nothing forbids it.
-    groups: in which each rank is connected with all others. room: (bytes of memory, of a stack,
-    descriptors of a process, tasks), None: this machine's; what is 0 is not limited.
+    """Returns why so many ranks cannot be started, and the most that can; "" if nothing forbids it.
+    In each of `groups` a rank is connected with all others. `room` is (bytes of memory, bytes of a
+    stack, descriptors of a process, tasks), by default this machine's; 0 means not limited.
 
     Counts only what each rank needs before its first collective."""
     memory, stack, descriptors, tasks = room or _room()
@@ -35,7 +35,7 @@ def why_no_room(ranks, groups=1, room=None):
 def _room():
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     _, descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)
-    _, of_user = resource.getrlimit(resource.RLIMIT_NPROC)  # not for root
+    _, of_user = resource.getrlimit(resource.RLIMIT_NPROC)  # does not hold for root
     allowed = [_number_in("/sys/fs/cgroup/pids.max"),
                0 if os.geteuid() == 0 else _limited(of_user)]
     return (int(os.environ.get("DISTGRAD_MAX_MEMORY", 0)) or _usual_memory(),
@@ -48,14 +48,15 @@ def _limited(value):
 
 
 def _usual_memory():
-    """Nine tenths of what this machine, or the control group that the process is in, has."""
+    """Returns nine tenths of the memory, in bytes, of this machine or of the process's control
+    group."""
     groups = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(filter(None, [total, *map(_number_in, groups)])) // 10 * 9
 
 
 def _number_in(path):
-    """0 where there is no file or no limit."""
+    """Returns the number in the file, or 0 if there is no file or no limit."""
     with contextlib.suppress(OSError, ValueError):
         with open(path) as file:
             return int(file.read())

@@ -32,9 +32,10 @@ def save_gradients(model, folder, *, step=None, mesh=None):
     mesh: the DeviceMesh of all ranks. Only its names of axes are used, and only where no parameter
         is a DTensor on such a mesh.
 
-    Whose they are says the process group, else RANK and WORLD_SIZE, as a launcher sets them;
-    without both it is rank 0 of 1. Communicates with nobody. The file is there whole or not at all.
-    Raises TypeError for gradients of another dtype, OSError where the file cannot be written.
+    The process group gives the rank and world size; without one, RANK and WORLD_SIZE do, as a
+    launcher sets them; without both it is rank 0 of 1. Communicates with nobody. The file is
+    written whole or not at all. Raises TypeError for gradients of another dtype, OSError if the
+    file cannot be written.
     """
     metadata = {}
     if step is not None:
@@ -44,8 +45,8 @@ def save_gradients(model, folder, *, step=None, mesh=None):
 
 
 def save(model, folder, *, mesh=None, place=None, **metadata):
-    """save_gradients, with more metadata, and perhaps as another (rank, world_size) than this
-    process's."""
+    """Saves as save_gradients does, with more metadata. `place` is a (rank, world_size) to use
+    instead of this process's."""
     rank, world_size = place or _rank_and_world_size()
     meshes = _Meshes(world_size)
     if mesh is not None:
@@ -85,7 +86,7 @@ def _rank_and_world_size():
 
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    # A launcher's rank that has not made a process group yet, or has destroyed it.
+    # A launcher's rank may have no process group yet, or have destroyed it.
     rank, world_size = os.environ.get("RANK", ""), os.environ.get("WORLD_SIZE", "")
     if rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size):
         return int(rank), int(world_size)
@@ -93,8 +94,8 @@ def _rank_and_world_size():
 
 
 def _process_groups(rank, world_size):
-    """[{"name", "ranks"}] of the groups that this rank is in, the world's and its own left out. A
-    DeviceMesh names its own."""
+    """Returns [{"name", "ranks"}] of the groups that this rank is in, except the world and groups
+    of one rank. A DeviceMesh names its own groups."""
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
@@ -111,7 +112,7 @@ def _process_groups(rank, world_size):
 
 
 def _gradients_of(model):
-    """(name, parameter or None, gradient or None) of everything that is trained."""
+    """Returns (name, parameter or None, gradient or None) of everything that is trained."""
     import torch
 
     if isinstance(model, Mapping):
@@ -132,7 +133,7 @@ def _is_dtensor(tensor):
 
 
 class _Meshes:
-    """The meshes that parameters lie on, each described once."""
+    """Describes each mesh that parameters lie on once."""
 
     def __init__(self, world_size):
         self.world_size = world_size
@@ -147,7 +148,7 @@ class _Meshes:
         return self.described.index(entry)
 
     def add_root_of(self, mesh):
-        """The whole world's mesh has the names of the axes that a submesh leaves out."""
+        """Adds the root mesh, since it has the names of the axes that a submesh leaves out."""
         root = getattr(mesh, "_get_root_mesh", None)
         if root is None:
             from torch.distributed import device_mesh
@@ -180,20 +181,20 @@ def _placement_text(placement, dims):
         return f"Partial({placement.reduce_op})"
     if placement.is_replicate():
         return "Replicate"
-    # _StridedShard is cut after the axes to its right; in some versions it is no Shard.
+    # _StridedShard is cut after the axes to its right. In some versions it is no Shard.
     if hasattr(placement, "split_factor"):
         return f"_StridedShard(dim={placement.dim % dims}, sf={placement.split_factor})"
     return f"Shard({placement.dim % dims})"
 
 
 def _local_tensor(name, gradient):
-    """(dtype name, shape, the tensor in the CPU's memory)."""
+    """Returns (dtype name, shape, the contiguous tensor in the CPU's memory). Raises TypeError."""
     import torch
 
     tensor = gradient.detach()
     if _is_dtensor(tensor):
         tensor = tensor.to_local()
-    if hasattr(tensor, "trigger_wait"):  # the result of a collective that is still under way
+    if hasattr(tensor, "trigger_wait"):  # the result of a collective that is still running
         tensor = tensor.trigger_wait()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()

@@ -1,6 +1,6 @@
-"""The process that starts those of a step's processes that belong on this machine, and all of them
-where a launcher has started the ranks: each rank is a child of the launcher's process of its
-number, the single run one of rank 0's, where all results come together."""
+"""Starts a step's processes on this machine. Without a launcher these are all. With one, each rank
+is a child of the launcher's process of the same number, and the single run is a child of rank 0's,
+where all results come together."""
 
 import itertools
 import json
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from .nesting import IN_RANK
 
-START_S = 120  # for torch to be imported, on a busy machine
-_GRACE_S = 1.0  # for others' failures after the first: it may be an echo
-_STACKS_S = 5.0  # for the stacks of all where one hangs
+START_S = 120  # for importing torch on a busy machine
+_GRACE_S = 1.0  # for others' failures after the first, which may be an echo
+_STACKS_S = 5.0  # for the stacks of all if one hangs
 _POLL_S = 0.01
 _PROGRAM = ("import json, sys; sys.path[:] = json.loads(sys.argv[3]); from distgrad.step_process"
             " import main; main(sys.argv[1], sys.argv[2])")
@@ -30,16 +30,16 @@ class StartError(RuntimeError):
 
 
 def write_request(folder, request):
-    """What step_process.main reads."""
+    """Writes what step_process.main reads."""
     with open(os.path.join(folder, "request"), "wb") as file:
         pickle.dump(request, file)
 
 
 class StepProcess:
-    """However it ends, no process is left."""
+    """Runs step_process.main in a new process. However it ends, no process is left."""
 
     def __init__(self, folder, request, kept=()):
-        """kept: descriptors for the ranks."""
+        """`kept` holds descriptors that the ranks inherit."""
         self._folder = folder
         write_request(folder, request)
         environment = dict(os.environ, **{IN_RANK: "1"})
@@ -47,7 +47,7 @@ class StepProcess:
         path = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))] + sys.path
         command = [sys.executable, "-c", _PROGRAM, folder, str(os.getpid()), json.dumps(path)]
         with open(self._path("printed"), "wb") as printed:
-            # In a session of its own, as Ctrl-C is for this process to handle.
+            # It gets its own session, as Ctrl-C is for this process to handle.
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=printed,
                                              stderr=subprocess.STDOUT, env=environment,
                                              pass_fds=kept, start_new_session=True)
@@ -70,7 +70,7 @@ class StepProcess:
         open(self._path(word), "w").close()
 
     def failures(self):
-        """Once it is over."""
+        """Returns what failed, once the process is over. Raises StartError if it failed itself."""
         if not self.has("outcome"):
             with open(self._path("printed"), errors="replace") as file:
                 raise StartError("the process that starts the ranks failed:\n" +
@@ -92,7 +92,7 @@ class StepProcess:
 
 
 def run_here(folder, request):
-    """All of them. What failed."""
+    """Runs all of a step's processes here and returns what failed. Raises StartError."""
     process = StepProcess(folder, request)
     try:
         process.wait(request["timeout_s"] + START_S)
@@ -102,8 +102,8 @@ def run_here(folder, request):
 
 
 class Member:
-    """This process's part in the step of a launcher's ranks: its rank, and on rank 0 the single
-    run."""
+    """Runs this process's part in the step of a launcher's ranks: its rank, and on rank 0 also the
+    single run."""
 
     def __init__(self, team, folder, request, port, listening=None):
         self.rank = team.rank
@@ -118,7 +118,8 @@ class Member:
                                     [] if listening is None else [listening])
 
     def news(self):
-        """(what failed, the files {name: bytes} for rank 0), once, when there is one; else None."""
+        """Returns (what failed, the files {name: bytes} for rank 0) once, when it is there; else
+        None."""
         if self._is_reported:
             return None
         if self._process.has("outcome") or self._process.is_over():
@@ -128,7 +129,7 @@ class Member:
         return None
 
     def be_late(self):
-        """Whoever is not done says where it is."""
+        """Makes processes that are not done report where they are."""
         self._process.tell("late")
 
     def end(self):
@@ -148,7 +149,7 @@ class Member:
 
 
 class Follower:
-    """What the other ranks do while rank 0 leads a check_step."""
+    """Does the other ranks' part while rank 0 leads a check_step."""
 
     def __init__(self, team, folder, request):
         self._team, self._folder, self._request, self._run = team, folder, request, 0
@@ -179,7 +180,8 @@ class Follower:
 
 
 class Lead:
-    """Rank 0's side of one run: what failed, on any rank; the files of all in its folder."""
+    """Leads one run on rank 0: finds what failed on any rank, and collects the files of all in its
+    folder."""
 
     def __init__(self, team, folder, request):
         self._team, self._folder, self._request = team, folder, request
@@ -214,7 +216,7 @@ class Lead:
                 if message is None:
                     if rank < self._request["world_size"]:
                         self._take(rank, [_gone(rank)], {})
-                elif message[:2] == ("outcome", self._run):  # not a late one's of the run before
+                elif message[:2] == ("outcome", self._run):  # not of the previous run
                     self._take(rank, *message[2:])
             if self._failures and not self._ending:
                 self._ending = ("late" if all(f["kind"] == "hang" for f in self._failures)
@@ -226,7 +228,7 @@ class Lead:
             if time.monotonic() > end:
                 if self._ending != "grace":
                     break
-                # Where the others are whom it may have waited for
+                # The others report where they are, since the failed one may have waited for them.
                 self._ending, end = "others", time.monotonic() + _STACKS_S
                 self._tell_to_be_late()
         if self._pending and not self._failures:
@@ -238,7 +240,7 @@ class Lead:
 
     def _take(self, rank, failures, files):
         self._pending.discard(rank)
-        if self._ending == "others":  # ended for another's sake
+        if self._ending == "others":  # ended because another failed
             failures = [{**f, "kind": "unfinished"} if f["kind"] == "hang" else f
                         for f in failures if f["process"] != "single"]
         self._failures += failures
@@ -254,7 +256,7 @@ class Lead:
             self._team.send(rank, message)
 
     def _with_finished(self):
-        """Who has finished is known here alone."""
+        """Adds who has finished, which only rank 0 knows."""
         failed = {failure["process"] for failure in self._failures}
         done = [f"rank-{rank}" for rank in range(self._request["world_size"])
                 if rank not in self._pending and f"rank-{rank}" not in failed]

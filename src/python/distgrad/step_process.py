@@ -1,13 +1,13 @@
-"""The processes of check_step: one that imports torch and forks the ranks and the single run, and
-those.
+"""Runs the processes of check_step: one that imports torch, and the ranks and the single run that
+it forks.
 
 It is a fresh interpreter, since a process that has run autograd (a test's, for one) cannot be
-forked: autograd's threads would be missing. Functions come by distgrad.transport, and users'
+forked: autograd's threads would be missing. Functions come through distgrad.transport, and users'
 modules are imported after the fork.
 
-In its folder it finds `request`, and leaves the gradients in the folders `ranks` and `single`, as
-save_gradients writes them; for each process NAME (`rank-0`, ..., `single`) what child_processes.py
-says. `outcome` is the list of failures, in JSON.
+In its folder it finds `request`. It leaves the gradients in the folders `ranks` and `single`, as
+save_gradients writes them, the files that child_processes.py names for each process NAME (`rank-0`,
+..., `single`), and `outcome`, the list of failures in JSON.
 """
 
 import contextlib
@@ -34,16 +34,17 @@ def main(folder, parent):
         return
     with open(os.path.join(folder, "request"), "rb") as file:
         request = pickle.load(file)
-    if "wrong" in request:  # modules are watched there, and moved
+    if "wrong" in request:  # modules are watched and moved there
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
-    with garbage.left_alone(for_good=True):  # once, for all that are forked
+    with garbage.left_alone(for_good=True):  # once, for all forked processes
         import torch  # noqa: F401
         import torch.distributed  # noqa: F401
 
         from .ranks import noting  # noqa: F401
 
         _import_all(request["modules"])
-    # Of a launcher's rank; else all are here
+    # With a launcher, `names` lists the processes that belong to this one. Without one, all are
+    # here.
     names, place = request.get("names"), request.get("place")
     if names is None:
         names = [f"rank-{rank}" for rank in range(request["world_size"])]
@@ -64,8 +65,8 @@ def _report(folder, failures):
 
 
 def _import_all(modules):
-    """Once, and not in each rank: of torch alone, as other modules may do at import what cannot be
-    forked."""
+    """Imports the modules once and not in each rank. These are torch's only, as other modules may
+    do at import what cannot be forked."""
     for name in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
@@ -82,7 +83,7 @@ def _run_and_save(name, folder, request):
     torch.manual_seed(request["seed"])
     watch, second = Watch(), _second(name, folder, request)
     if rank is not None:
-        # The time-out of the check comes first.
+        # The check's own timeout comes first.
         join_group(rank, request["world_size"], request["backend"], folder,
                    request["timeout_s"] + 60, request.get("place"))
         watch.start()
@@ -103,7 +104,8 @@ def _run_and_save(name, folder, request):
         raise TypeError(f"the function returned a {type(found).__name__}; it is to return"
                         f" {{parameter: gradient}}")
     reached = sum(gradient is not None for gradient in found.values())
-    # Whose it is is known here: the function may have destroyed its process group, or made others.
+    # The request tells the rank, since the function may have destroyed its process group, or made
+    # others.
     place = (0, 1) if rank is None else (rank, request["world_size"])
     saving.save(found, os.path.join(folder, SINGLE if rank is None else "ranks"), place=place,
                 **watch.described(reached))
@@ -112,7 +114,7 @@ def _run_and_save(name, folder, request):
 
 
 def _check_gradients(rank, found, folder, request):
-    """Of check_step without a single run: `report`, on rank 0."""
+    """Checks the gradients for a check_step without a single run. Rank 0 writes `report`."""
     from .step.api import check_gradients
 
     if not isinstance(found, tuple) or len(found) != 2:
@@ -127,7 +129,7 @@ def _check_gradients(rank, found, folder, request):
 
 
 def _second(name, folder, request):
-    """What watches the second run, after a mismatch; else None."""
+    """Returns what watches the second run, after a mismatch; else None."""
     if "wrong" not in request:
         return None
     from .step.second_run import watched

@@ -1,4 +1,4 @@
-"""What check_step returns: the report of `distgrad compare`, by parameter."""
+"""Defines what check_step returns: the report of `distgrad compare`, by parameter."""
 
 import dataclasses
 import os
@@ -10,11 +10,11 @@ from .words import count
 
 @dataclasses.dataclass
 class ParameterReport:
-    """One parameter: `finding` is None where its gradient is right.
+    """Describes one parameter. `finding` is None if its gradient is right.
 
-    `error` is the 2-norm of the difference over that of the truth, on the worst rank (inf where the
-    truth is zero), `factor` observed over truth where that is one number, `ranks` those that are
-    wrong where it is not all, `notes` what else a reader should know."""
+    `error` is the 2-norm of the difference over that of the truth, on the worst rank (inf if the
+    truth is zero). `factor` is observed over truth if that is one number. `ranks` are the wrong
+    ranks if not all are. `notes` are what else a reader should know."""
 
     name: str
     finding: "str | None" = None
@@ -29,10 +29,10 @@ class ParameterReport:
 
 
 class StepReport(Report):
-    """Of check_step: `parameters` by name, `wrong` those that are, `vacuous` why a match shows
-    nothing, or None, `where` what a second run says of where the mistake is, or None
-    (docs/python.md). As a dict, the JSON report of `distgrad compare` (docs/compare.md), with
-    "where"; str(report) is its text."""
+    """Holds check_step's report. `parameters` has all by name, `wrong` those that are wrong,
+    `vacuous` why a match shows nothing, or None, `where` what a second run says of the mistake's
+    place, or None (docs/python.md). As a dict it is the JSON report of `distgrad compare`
+    (docs/compare.md), with "where"; str(report) is its text."""
 
     def __init__(self, fields, text, backend, where=None):
         self.world_size, self.vacuous = fields["world_size"], fields["vacuous"]
@@ -44,7 +44,8 @@ class StepReport(Report):
                          "\n\n".join([self._head(), text.strip(), *found]))
 
     def page_text(self):
-        """Where it is wrong comes first: a page has the parameters below, too."""
+        """Returns the text with the place of the mistake first: a page shows the parameters below,
+        too."""
         head, text, found = self._parts
         return "\n\n".join([head, *found, text])
 
@@ -60,7 +61,8 @@ class StepReport(Report):
 
 
 def _width():
-    """As wide as `distgrad compare` writes what stands above (src/cli/terminal.h)."""
+    """Returns the width in columns that `distgrad compare` uses for the text above
+    (src/cli/terminal.h)."""
     columns = os.environ.get("COLUMNS", "")
     asked = int(columns) if columns.isdecimal() else 0
     return min(max(asked, 60), 200) if asked else 100

@@ -1,4 +1,5 @@
-"""check_step: a training step on real ranks against the same step in one process."""
+"""Implements check_step: compares a training step on real ranks with the same step in one
+process."""
 
 import inspect
 import json
@@ -21,18 +22,18 @@ from .step.report import GradientsReport
 from .step_report import StepReport
 from .words import ranks_text
 
-# Without a single run: the time of so many steps, beside that for looking
+# Without a single run, allows the time of so many steps, and seconds to search.
 _STEPS, _SEARCH_S = 5, 60
 _OPERATIONS = ("sum", "mean", "max", "min", "product")
-# By how much of their norm gradients may be off: four times what compare allows in the dtype
+# Gradients may be off by so much of their norm: four times what compare allows in the dtype.
 _ROUNDS_BY = {"bfloat16": 0.125, "float16": 0.032, "float32": 2.5e-4}
 
 
 class RankError(RuntimeError):
     """A process of check_step raised, died or hung. The text has its rank and its traceback.
 
-    failures: [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text",
-        "output"}], the cause first."""
+    `failures` is [{"process": "rank-1" or "single", "kind": "exception", "crash" or "hang", "text",
+    "output"}], the cause first."""
 
     def __init__(self, text, failures=()):
         super().__init__(text)
@@ -79,8 +80,8 @@ def check_step(
             distgrad.check_step(parallel, single, world_size=4)
 
     Under torchrun, srun or mpirun the launcher's ranks run the step: all processes make the call,
-    and all return or raise the same (docs/clusters.md). `world_size` is 4 by default, there as many
-    as were started.
+    and all return or raise the same (docs/clusters.md). `world_size` is 4 by default, or the number
+    that a launcher has started.
 
     Both return {parameter: gradient}. `parallel` gets `rank` and `world_size` if it has parameters
     of these names. `single` may be a dict of tensors, and as a function may return (gradients,
@@ -95,14 +96,14 @@ def check_step(
     they fit. A parameter that matches a pattern in `partly_held` may be absent on some of the
     ranks; so may, unasked, what other ranks hold in place of other parameters (pipeline stages).
 
-    `counts` ({"micro-batches": 4}) is what a wrong factor may be the number of, besides axes,
-    groups and ranks. What counts as equal, and what `rtol` and `atol` replace, is in
-    docs/compare.md. `strict` makes a match that shows nothing a failure: all gradients zero, the
-    same data on every rank.
+    `counts` ({"micro-batches": 4}) gives numbers that a wrong factor may be, besides those of axes,
+    groups and ranks. docs/compare.md says what counts as equal, and what `rtol` and `atol` replace.
+    `strict` makes a match that shows nothing a failure: all gradients zero, the same data on every
+    rank.
 
-    Without `single`, `parallel` returns (model, step), and the gradients that step() leaves are
-    held to the derivative of the loss, as check_gradients does it on running ranks (docs/step.md),
-    for that `objective`:
+    Without `single`, `parallel` returns (model, step). The gradients that step() leaves must then
+    be the derivative of the loss for that `objective`, as check_gradients tests it on running ranks
+    (docs/step.md):
 
         def parallel():
             model = DistributedDataParallel(make_model())
@@ -111,15 +112,15 @@ def check_step(
         def test_gradients():
             distgrad.check_step(parallel, world_size=4)
 
-    The report is check_gradients' then. `copies`, `pieces` and `detached` are its; what compares
-    (`reduce`, `rtol`, ...) does not apply.
+    The report is then check_gradients'. `copies`, `pieces` and `detached` are its options. The
+    options of comparing (`reduce`, `rtol`, ...) do not apply.
 
-    `html`, `junit`, `markdown` and `sarif` are files for the report in these formats, a case a
+    `html`, `junit`, `markdown` and `sarif` are files for the report in these formats, one case per
     parameter (docs/reports.md).
 
-    Returns the report, or raises AssertionError with it (also as its `report`); RankError where a
-    process raised, died, or was not done in `timeout_s` seconds; ValueError, TypeError for what is
-    wrong with the arguments; RuntimeError where there is no `distgrad` executable."""
+    Returns the report, or raises AssertionError with it (also as its `report`). Raises RankError if
+    a process raised, died, or was not done in `timeout_s` seconds; ValueError or TypeError for
+    wrong arguments; RuntimeError if there is no `distgrad` executable."""
     __tracebackhide__ = True  # for pytest: the failure is the caller's
     refuse_in_rank("check_step")
     files = {"html": html, "junit": junit, "markdown": markdown, "sarif": sarif}
@@ -220,26 +221,27 @@ def _compared(folder, request, single, options, files):
 
 
 def _command():
-    """What the user ran."""
+    """Returns what the user ran."""
     line = sys.orig_argv if hasattr(sys, "orig_argv") else [sys.executable, *sys.argv]
     return shlex.join([os.path.basename(line[0]), *line[1:]])
 
 
 def _computed_in(fields, where):
-    """(dtype, who, where) computes in a dtype that is coarser than the gradients': they are no more
-    exact than that. Losses and norms do in float64's float32; all do under autocast, or with
-    parameters in mixed precision."""
+    """Returns (dtype, who, where) of a computation in a dtype that is coarser than the gradients',
+    or None. The gradients are no more exact than that. A float64 step may compute its loss or a
+    norm in float32; under autocast, or with parameters in mixed precision, everything is
+    coarser."""
     found = where.get("computed_in", {})
     saved = {p["dtype"] for p in fields["parameters"]}
-    if saved & {"bfloat16", "float16"}:  # compare knows
+    if saved & {"bfloat16", "float16"}:  # compare allows for these
         return None
     wider = ("bfloat16", "float16", *(["float32"] if saved == {"float64"} else []))
     return next(((dtype, *found[dtype]) for dtype in wider if dtype in found), None)
 
 
 def _saw_short_dtype(near, where):
-    """Whether something on the way, if only what was exchanged, rounds as far as these gradients
-    are off."""
+    """Returns whether something on the way, if only what was exchanged, rounds as far as these
+    gradients are off."""
     error = max(float(p["relative_error"]) for p in near)
     saved = {p["dtype"] for p in near}
     return any(dtype in where.get("dtypes", {}) and error <= most
@@ -251,14 +253,14 @@ def _wrong_ones(fields):
 
 
 def _wrong(fields):
-    """By name, what is wrong with each."""
+    """Returns, by name, what is wrong with each parameter."""
     return {p["name"]: {"verdict": p["verdict"],
                         "factor": p["factor"] if p["verdict"] == "scaled" else None}
             for p in _wrong_ones(fields)}
 
 
 def _where(fields, folder, request):
-    """What another, watched run says of where the mistake is; None where nothing is wrong."""
+    """Returns what another, watched run says of where the mistake is; None if nothing is wrong."""
     wrong = _wrong(fields)
     right = [p["name"] for p in fields["parameters"] if p["verdict"] == "right"]
     if not wrong:
@@ -281,7 +283,8 @@ def _where(fields, folder, request):
 
 
 def _last_line(error):
-    """Of the first process that failed; what it printed comes behind its traceback."""
+    """Returns the last line of the first failed process's text, its traceback: what it printed
+    comes behind that."""
     text = error.failures[0]["text"] if error.failures else ""
     return (text or str(error)).rstrip().splitlines()[-1]
 
@@ -330,7 +333,8 @@ def _check_parameters(name, function, offered):
 
 
 def _run_processes(folder, request):
-    """Raises RankError. However it ends, no process is left."""
+    """Runs the step's processes. Raises RankError if one fails. However it ends, no process is
+    left."""
     __tracebackhide__ = True
     team = launched.team()
     try:
@@ -343,13 +347,13 @@ def _run_processes(folder, request):
                                for failure in failures if _is_failure(failure)])
 
 
-# What a rank says when another one is gone: an echo of the cause.
+# A rank says this when another one is gone: an echo of the cause.
 ECHOES = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Gloo connect",
           "communicator was aborted", "remote process exited")  # the last two are NCCL's
 
 
 def _failure_text(failures):
-    failures.sort(key=_is_echo)  # stable: else in order of time
+    failures.sort(key=_is_echo)  # a stable sort keeps the order of time otherwise
     failure_of = {failure["process"]: failure for failure in failures}
     lead = _lead(failures)
     processes = {}  # what happened -> to whom
@@ -367,7 +371,7 @@ def _failure_text(failures):
 
 
 def _lead(failures):
-    """What the notes of all ranks show, where they wait for each other in vain; else empty."""
+    """Returns what the notes of all ranks show if they wait for each other in vain; else ""."""
     if not all(_is_echo(f) or blame.waits_in_vain(f) for f in failures if _is_failure(f)):
         return ""
     return blame.explanation({_rank_of(failure["process"]): failure for failure in failures
@@ -375,7 +379,7 @@ def _lead(failures):
 
 
 def _is_failure(failure):
-    """And not only told of beside one."""
+    """Returns whether this is a failure, and not only a note beside one."""
     return failure["kind"] not in ("unfinished", "finished")
 
 
@@ -423,4 +427,4 @@ def _save_single(gradients, folder):
 def _has_gradients(folder):
     with open(os.path.join(folder, "rank_0.safetensors"), "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        return len(header) > 1  # beside the metadata
+        return len(header) > 1  # besides the metadata

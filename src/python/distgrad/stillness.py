@@ -1,4 +1,4 @@
-"""Whether processes wait for each other for ever: nothing of them runs, and each is inside
+"""Detects processes that wait for each other for ever: nothing of them runs, and each is inside
 torch.distributed."""
 
 import os
@@ -6,11 +6,11 @@ import re
 import time
 
 _EVERY_S = 0.25
-_STILL_S = 5.0  # that nothing moves
+_STILL_S = 5.0  # of no movement
 _POLLING = 0.02  # of a core: Gloo's event loop, which looks every few milliseconds, takes 0.004
 _TICK_NS = 10e6
 _FRAME = re.compile(r'File "(.*)", line \d+ in (\w+)')
-_INSIDE = ("wrapper", "wait", "_wait")  # that say nothing of which collective it is
+_INSIDE = ("wrapper", "wait", "_wait")  # names that do not tell the collective
 
 
 class Stillness:
@@ -18,9 +18,9 @@ class Stillness:
         self._looked_at, self._since, self._first = 0.0, 0.0, None
 
     def lasts(self, pids):
-        """Whether the main threads of these processes have neither run nor wanted to for a while,
-        and their other threads no more than one that polls does, as Gloo's event loop; to be asked
-        again and again."""
+        """Returns whether the main threads of these processes have neither run nor wanted to for a
+        while, and their other threads have run no more than one that polls, such as Gloo's event
+        loop. Call it again and again."""
         now = time.monotonic()
         if now - self._looked_at < _EVERY_S:
             return False
@@ -31,13 +31,14 @@ class Stillness:
             return False
         if now - self._since < _STILL_S:
             return False
-        self._first = None  # and again after as long
+        self._first = None  # starts over for the next answer
         return True
 
 
 def is_still(first, sample, seconds, polling=_POLLING):
-    """Whether nothing of these processes ran between two samples, {pid: times_of(pid)}, that were
-    taken so many seconds apart. polling: of a core, that other threads may take."""
+    """Returns whether nothing of these processes ran between two samples, {pid: times_of(pid)},
+    that were taken `seconds` apart. `polling` is the fraction of a core that other threads may
+    take."""
     if first is None or None in sample.values() or first.keys() != sample.keys():
         return False
     for pid, (main, others) in sample.items():
@@ -50,9 +51,9 @@ def is_still(first, sample, seconds, polling=_POLLING):
 
 
 def times_of(pid):
-    """The main thread's (nanoseconds that it ran, that it waited for a core, how often it was put
-    on one), and those that each other thread ran; None where it runs or is to, or the kernel says
-    nothing."""
+    """Returns (the main thread's (nanoseconds running, nanoseconds waiting for a core, times it got
+    one), {other thread: nanoseconds running}). Returns None if the main thread is not asleep, or
+    the kernel says nothing."""
     others = {}
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -71,8 +72,8 @@ def times_of(pid):
 
 
 def collective_of(stack):
-    """What of torch.distributed the innermost call of a stack is in: "all_reduce"; empty where it
-    is in something else."""
+    """Returns the function of torch.distributed that the innermost call of a stack is in, such as
+    "all_reduce"; "" if it is in something else."""
     name = ""
     for path, function in _FRAME.findall(stack):
         if "/torch/distributed/" not in path:

@@ -1,16 +1,16 @@
-"""How a function of a test file reaches another process of the same interpreter.
+"""Sends a function of a test file to another process of the same interpreter.
 
-What is at the top of a module goes by name, and the module is imported there. A function made
+A function at the top of a module goes by name, and the module is imported there. A function made
 inside another one, a lambda, or a script's own function (it may stand under `if __name__ ==
 "__main__":`) goes by value: its code, its defaults and what it closes over. A class made inside a
 function cannot go.
 
 The other side imports a file that is no importable module (a script, a test file of pytest's) under
-the module's own name; a script that was `__main__` becomes `__mp_main__`, as in multiprocessing, so
+the module's own name. A script that was `__main__` becomes `__mp_main__`, as in multiprocessing, so
 that `if __name__ == "__main__":` guards it.
 
-Our own, and not cloudpickle's: the interpreter is the user's and need hold nothing but torch, and
-what cloudpickle sends by value (a script's globals, classes) would be another copy on every rank.
+It does not use cloudpickle: the interpreter is the user's and need have nothing but torch, and what
+cloudpickle sends by value (a script's globals, classes) would be another copy on every rank.
 """
 
 import importlib
@@ -26,11 +26,11 @@ _MAIN_THERE = "__mp_main__"
 
 
 class TransportError(TypeError):
-    """Something cannot be sent to another process; the text says what to do instead."""
+    """The value cannot be sent to another process. The text says what to do instead."""
 
 
 def dumps(value):
-    """Bytes for loads(). Raises TransportError."""
+    """Returns bytes for loads(). Raises TransportError."""
     buffer = io.BytesIO()
     pickler = _Pickler(buffer)
     try:
@@ -45,15 +45,16 @@ def dumps(value):
 
 
 def loads(data):
-    """What dumps() was given. Imports the modules that it needs, which may raise anything."""
+    """Returns what dumps() was given. Imports the modules that it needs, which may raise
+    anything."""
     files, payload = pickle.loads(data)
     return _Unpickler(io.BytesIO(payload), files).load()
 
 
 def place_of(target):
-    """(module's name, dotted name in it) of a function, class or method at the top of a module, or
-    of an object that a module holds; None where there is no such name."""
-    # Of an autograd.Function's apply: built in since torch 2.12 or so.
+    """Returns (module's name, dotted name in it) of a function, class or method at the top of a
+    module, or of an object that a module holds; None if there is no such name."""
+    # An autograd.Function's apply has such an owner; it is built in since torch 2.12 or so.
     owner = getattr(target, "__self__", None)
     own_name = getattr(target, "__name__", "")
     if owner is not None and not isinstance(owner, types.ModuleType) and hasattr(owner, own_name):
@@ -75,7 +76,7 @@ def place_of(target):
 class _Pickler(pickle.Pickler):
     def __init__(self, buffer):
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
-        self.files = {}  # module -> its file, of those that import may not find
+        self.files = {}  # module -> its file, for those that import may not find
 
     def reducer_override(self, value):
         if isinstance(value, types.ModuleType):
@@ -104,7 +105,7 @@ class _Pickler(pickle.Pickler):
         made = (marshal.dumps(function.__code__), function.__module__, function.__name__,
                 function.__qualname__, len(cells))
         filled = [(i, cell.cell_contents) for i, cell in enumerate(cells) if _is_filled(cell)]
-        # As state: a function may close over itself, and is in the pickler's memory by then.
+        # Sent as state: a function may close over itself, and the pickler knows it by then.
         state = (function.__defaults__, function.__kwdefaults__, dict(function.__dict__), filled)
         return _make_function, made, state, None, None, _fill_function
 

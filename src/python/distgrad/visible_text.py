@@ -1,15 +1,14 @@
-"""Text that is not ours, as a command prints it: as src/base/visible_text.cpp does it for the
-driver's."""
+"""Escapes foreign text that a command prints, as src/base/visible_text.cpp does for the driver."""
 
 import re
 
-# Control characters but line breaks and tabs, and characters that show nothing themselves and
-# change how others are shown.
+# Matches control characters other than line breaks and tabs, and invisible characters that change
+# how others are shown.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f"
     "\ufe00-\ufe0f\ufeff\ufff0-\ufffb\ufffe\uffff\ud800-\udfff\U000e0000-\U000e0fff]")
-# What the logs of GitHub and Azure obey: the first where a line begins, behind white space of any
-# kind.
+# Matches what the logs of GitHub and Azure obey: GitHub's where a line begins, behind white space
+# of any kind.
 _COMMAND = re.compile(r"^([^!-~\n]*)::|##(?=\[|vso\[)", re.MULTILINE)
 
 
@@ -18,12 +17,13 @@ def visible_text(text):
 
 
 def without_commands(text):
-    """The escapes are JSON's, so that a JSON text means what it meant."""
+    """Disarms commands. The escapes are JSON's, so a JSON text keeps its meaning."""
     return _COMMAND.sub(_harmless, text)
 
 
 def on_few_lines(text):
-    """On one, but for the frames of a traceback and what else is indented."""
+    """Puts the text on one line, except for lines with indentation, such as a traceback's
+    frames."""
     return visible_text(re.sub("\n(?!  )", "\\\\n", text))
 
 

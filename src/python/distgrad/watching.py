@@ -1,8 +1,8 @@
-"""What each rank of a step computed before anything was reduced: how many backward passes, and a
-digest of the gradients.
+"""Records what each rank of a step computed before anything was reduced: how many backward passes,
+and a digest of the gradients.
 
-Ranks with the same digest had the same data: a mean over them changes nothing, so that nothing is
-shown by its being right.
+Ranks with the same digest had the same data. A mean over them changes nothing, so a right one shows
+nothing.
 """
 
 import hashlib
@@ -10,11 +10,11 @@ import math
 
 
 class Watch:
-    """From start() on every new nn.Parameter is watched, also those that FSDP makes for the
-    gathered weights."""
+    """Watches every new nn.Parameter from start() on, also those that FSDP makes for the gathered
+    weights."""
 
     def __init__(self):
-        self._seen = []  # of each parameter, a number for each gradient that reached it
+        self._seen = []  # per parameter, a number for each gradient that reached it
 
     def start(self):
         import torch
@@ -31,7 +31,7 @@ class Watch:
         torch.nn.Parameter.__new__ = staticmethod(watched)
 
     def described(self, gradients):
-        """The metadata (docs/compare.md) for a step that returned so many gradients."""
+        """Returns the metadata (docs/compare.md) for a step that returned `gradients` gradients."""
         reached = [seen for seen in self._seen if seen]
         found = {"counts": {}, "local": ""}
         passes = max(map(len, reached), default=0)
@@ -39,7 +39,8 @@ class Watch:
             found["counts"]["backward passes"] = passes
         is_known = (all(math.isfinite(c) for seen in reached for c in seen)
                     and any(any(seen) for seen in reached))
-        # Else it is not known what the others are made of
+        # Otherwise some gradients did not come from a watched parameter, and what they are made of
+        # is unknown.
         if is_known and len(reached) >= gradients > 0:
             found["local"] = hashlib.sha256(repr(reached).encode()).hexdigest()
         return found

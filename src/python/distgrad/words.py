@@ -1,16 +1,16 @@
-"""Small pieces of the texts that reports are made of, and numbers as JSON has them."""
+"""Makes small pieces of the texts of reports, and numbers as JSON has them."""
 
 import math
 import textwrap
 
 
 def ranks_text(ranks):
-    """ "rank 0", "ranks 0, 2"."""
+    """Returns "rank 0" or "ranks 0, 2"."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def some(names, most):
-    """ "a, b and 3 more": at most so many names."""
+    """Returns "a, b and 3 more": at most `most` names."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
@@ -21,13 +21,13 @@ def capitalized(text):
 
 
 def count(n, what):
-    """ "1 rank", "2 ranks"."""
+    """Returns "1 rank" or "2 ranks"."""
     return f"{n} {what}" + ("" if n == 1 else "s")
 
 
 def titled(rows, width):
-    """The lines of [(title, text)], at most `width` columns wide: the titles in a column, each
-    shown once."""
+    """Returns the lines of [(title, text)], at most `width` columns wide. The titles form a column,
+    and each is shown once."""
     indent = max((len(title) for title, _ in rows), default=0) + 3
     lines, last = [], None
     for title, text in rows:
@@ -39,7 +39,7 @@ def titled(rows, width):
 
 
 def number(value):
-    """A number as JSON has it, which has none that are not finite."""
+    """Returns a number for JSON, which has no numbers that are not finite: these become texts."""
     if math.isnan(value):
         return "nan"
     if math.isinf(value):
@@ -48,4 +48,4 @@ def number(value):
 
 
 def read_number(value):
-    return float(value)  # also of the texts "nan", "inf" and "-inf"
+    return float(value)  # also reads the texts "nan", "inf" and "-inf"

@@ -5,8 +5,8 @@ import os
 import sys
 
 if __name__ == "__main__" and not __package__:
-    # Started by path. At the end of the search path, so that no module of a user's is hidden by one
-    # of ours.
+    # When this file is started by path, the package goes to the end of the search path, so that
+    # none of our modules hides one of the user's.
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [p for p in sys.path if os.path.abspath(p) != here]
     sys.path.append(os.path.dirname(os.path.dirname(here)))

@@ -1,9 +1,9 @@
-"""How a collective call becomes a call of the user's function: which argument each parameter gets,
-from its name.
+"""Turns a collective call into a call of the user's function: picks each parameter's argument by
+the parameter's name.
 
-`bind` looks at the signature once and says what cannot be mapped (SubjectError); a Binding then
-knows which calls it offers (NotOffered) and makes them. What comes back is taken by
-adapters_results.
+`bind` looks at the signature once and raises SubjectError for what cannot be mapped. The Binding
+raises NotOffered for calls that it cannot express, and makes the others. adapters_results takes
+what comes back.
 """
 
 import inspect
@@ -26,7 +26,7 @@ from .places import begin_and_end_of
 _EMPTY = inspect.Parameter.empty
 _OPS = {"sum": "SUM", "avg": "AVG", "product": "PRODUCT", "min": "MIN", "max": "MAX"}
 
-# How torch's backends refuse what they do not have.
+# Match how torch's backends refuse what they do not have.
 _LACKS_OP = re.compile(r"Cannot use ReduceOp|Unhandled ReduceOp|PREMUL_SUM|"
                        r"ReduceOp\S* (is )?(not supported|not implemented|unsupported)")
 _LACKS_COLLECTIVE = re.compile(r"Backend \w+ does not support")
@@ -34,7 +34,8 @@ _LACKS_COLLECTIVE = re.compile(r"Backend \w+ does not support")
 
 @dataclass(frozen=True)
 class Slot:
-    """One parameter and what fills it; `source` None: its default."""
+    """Holds one parameter and what fills it. If `source` is None, the parameter keeps its
+    default."""
 
     name: str
     kind: Any  # inspect's kind of parameter
@@ -45,13 +46,13 @@ class Slot:
 
 @dataclass(frozen=True)
 class Binding:
-    """The user's `function` as an implementation of `kind`. `label` is how messages name it."""
+    """Holds the user's `function` as an implementation of `kind`. Messages name it by `label`."""
 
     function: Callable
     kind: str
     label: str
     slots: Tuple[Slot, ...]
-    constructor: Tuple[Slot, ...]  # of a Module class, which `function` then is; else empty
+    constructor: Tuple[Slot, ...]  # the constructor's, if `function` is a Module class; else empty
     makes_instance: bool
     by_position: bool
     mode: str = ""  # one of modes.MODES
@@ -60,8 +61,8 @@ class Binding:
         return any(slot.source in sources for slot in self.slots + self.constructor)
 
     def check(self, call, groups_from_setup=None):
-        """Raises NotOffered where the signature cannot express the call. `groups_from_setup` says
-        for which groups the user's `setup` provides: a set of names, or None where there is no
+        """Raises NotOffered if the signature cannot express the call. `groups_from_setup` is the
+        set of names of the groups that the user's `setup` provides for, or None if there is no
         setup."""
         if call.is_async and not self.names("async"):
             raise NotOffered(f"{self.label} has no parameter async_op")
@@ -102,7 +103,7 @@ class Binding:
                              " `src`, `dst`)")
 
     def __call__(self, call, x):
-        """The call's result on this rank, as the contract of the kind says."""
+        """Returns the call's result on this rank, as the contract of the kind says."""
         if self.names("gather_dim") and x.dim() < 2:
             raise NotOffered(f"{self.label} takes a dimension to cut and another one to join, and"
                              f" the operand has {x.dim()}")
@@ -112,7 +113,8 @@ class Binding:
         x = operand if self.mode == "shared" else results.private_copy(operand)
         arguments = Arguments(call, x)
         function = self.function
-        # A step runs once in a case: this is once for each call site, and no case sees another's
+        # A step runs once in a case, so each call site gets its own instance and no case sees
+        # another's.
         if self.makes_instance:
             function = invoke(self.function, self.constructor, arguments, False)
         try:
@@ -131,8 +133,8 @@ class Binding:
         return results.take(value, call, x, self, arguments)
 
     def _invoke(self, function, arguments):
-        """A group that is None by default stays so in the world; who asks for one then gets the
-        world's."""
+        """Calls `function`. A group whose default is None stays None in the world; if the function
+        complains of a missing group, calls it again with the world's."""
         before = noting.entered()
         try:
             return invoke(function, self.slots, arguments, self.by_position)
@@ -146,8 +148,8 @@ class Binding:
 
 
 def _check_keeps_operand(value, x, label, arguments):
-    """What works in place by contract, and says so by what it returns, has no operand that the
-    program could use afterwards."""
+    """Raises NotOffered if the function returns its operand or None: it then works in place by
+    contract, and the program cannot use its operand afterwards."""
     if value is x:
         raise NotOffered(f"{label} works in place: it returns its operand")
     if value is None and arguments.outputs is None:
@@ -155,8 +157,8 @@ def _check_keeps_operand(value, x, label, arguments):
 
 
 def _check_group(label, call, groups_from_setup):
-    """A function that is not told the group has one: the world, or what the user's `setup` gave
-    it."""
+    """Raises NotOffered if a function without a group parameter would run in another group: it
+    knows only the world, or what the user's `setup` gave it."""
     if groups_from_setup is None and not _is_world(call.group):
         raise NotOffered(f"{label} has no parameter for the group and runs in the whole world only")
     if groups_from_setup is not None and call.group.name not in groups_from_setup:
@@ -166,8 +168,8 @@ def _check_group(label, call, groups_from_setup):
 
 
 class Arguments:
-    """The values that a call's parameters can ask for. Outputs are made once, so that what was
-    filled can be read."""
+    """Makes the values that a call's parameters ask for. Keeps the output buffers, so that what the
+    function filled can be read."""
 
     def __init__(self, call, x):
         self.call = call
@@ -194,8 +196,8 @@ class Arguments:
         self.outputs = results.empty_outputs(self.call, self.x,
                                              "list" in slot.name or slot.name.endswith("s"))
         if self.call.kind == "scatter" and self.call.group.rank != self.call.root:
-            # Nothing else that such a rank hands over requires a gradient, and its backward has to
-            # run for root's.
+            # Nothing else that such a rank passes requires a gradient, but its backward has to run
+            # for the root's sake.
             self.outputs = results.zeros_attached(self.outputs.shape, self.x, self.x)
         return self.outputs
 
@@ -240,7 +242,7 @@ class Arguments:
     def _global_root(self, _):
         return self.call.group.ranks[self.call.root]
 
-    _world_root = _global_root  # asked in the world only, where both are the same
+    _world_root = _global_root  # `check` allows it in the world only, where both are the same
 
     def _dim(self, _):
         return self.call.dim or 0
@@ -273,7 +275,7 @@ class Arguments:
 
 
 def reduce_op(call):
-    """The call's op as torch.distributed has it."""
+    """Returns the call's op as torch.distributed spells it."""
     if call.op != "premul_sum":
         return getattr(dist.ReduceOp, _OPS[call.op])
     make = getattr(dist, "_make_nccl_premul_sum", None)
@@ -281,8 +283,9 @@ def reduce_op(call):
 
 
 def raise_if_backend_lacks(error, call):
-    """A collective or reduction that the backend does not have says nothing about the subject: the
-    case is skipped. All ranks come here alike, since it is refused before anything is sent."""
+    """Raises NotOffered if the backend lacks the collective or reduction: that says nothing about
+    the subject, so the case is skipped. All ranks get here alike, since torch refuses before
+    anything is sent."""
     words = begin_and_end_of(error)
     lacks_op = call.kind in names.REDUCING and _LACKS_OP.search(words)
     if lacks_op or _LACKS_COLLECTIVE.search(words):
@@ -292,8 +295,8 @@ def raise_if_backend_lacks(error, call):
 
 
 def _raise_if_scalar(error, call, x, label):
-    """A function that joins tensors has no result for operands without a dimension, and need not
-    have one."""
+    """Raises NotOffered if the function cannot join operands without a dimension: it need not
+    support them."""
     no_dimension = r"zero-dimensional tensor.*cannot be concatenated|tensor has no dimensions"
     if (x.dim() == 0 and call.kind in names.GATHERING
             and re.search(no_dimension, begin_and_end_of(error))):
@@ -326,8 +329,8 @@ def bind(target, kind, label, place):
 
 
 def _callable_and_parameters(target, kind, label, place):
-    """(what to call, parameters of the constructor of a Module class or None, parameters, all by
-    position)."""
+    """Returns (what to call, parameters of the constructor of a Module class or None, parameters,
+    whether all go by position)."""
     if inspect.isclass(target) and issubclass(target, torch.autograd.Function):
         target = target.apply
     owner = getattr(target, "__self__", None)
@@ -355,16 +358,16 @@ def _callable_and_parameters(target, kind, label, place):
 
 
 def _forward_parameters(owner):
-    """Of an autograd.Function's forward, without ctx, which a Function with a setup_context of its
-    own does not take."""
+    """Returns the parameters of an autograd.Function's forward, without ctx. A Function that
+    defines setup_context takes no ctx there."""
     parameters = list(inspect.signature(owner.forward).parameters.values())
     own_context = getattr(owner, "setup_context", None) is not torch.autograd.Function.setup_context
     return parameters if own_context else parameters[1:]
 
 
 def _has_a_group_of_its_own(function):
-    """Whether None for a group is not the world but what the function's own project has set: it
-    calls a getter for that."""
+    """Returns whether the function calls a getter for its project's own group. None for a group
+    then means that group and not the world."""
     called = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
     return any(re.match(r"_?get_\w*(group|pg)(_|$)", name)
                and not re.search("default|world|rank|size", name) for name in called)
@@ -399,10 +402,10 @@ def _slots(parameters, kind, with_tensor):
             before = (tensor is not None and position < parameters.index(tensor)
                       and tensor.kind != tensor.KEYWORD_ONLY)
             if source is None and before:
-                # As in c10d; nothing else that is unknown stands before the tensor
+                # As in c10d: no other unknown parameter stands before the tensor.
                 source = "outputs"
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
-    # Then the tensor is what is filled, as in c10d
+    # As in c10d, the tensor is then the buffer to fill.
     if any(s.source == "scatter_list" for s in slots):
         slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
     if kind in names.EXCHANGING and any(s.source == "dim" and not names.is_gather_dim(s.name)
@@ -413,8 +416,8 @@ def _slots(parameters, kind, with_tensor):
 
 
 def _tensor_parameter(parameters, kind):
-    """The first parameter that neither asks for something else nor is to be filled; where all are
-    by keyword, the one that has an operand's name."""
+    """Returns the first parameter that asks for nothing else and is not an output. If all are
+    keyword-only, returns the one with an operand's name."""
     candidates = [p for p in parameters if p.kind != p.KEYWORD_ONLY and p.kind != p.VAR_KEYWORD]
     for position, parameter in enumerate(candidates):
         later = [p.name for p in parameters[parameters.index(parameter) + 1:]]
@@ -427,8 +430,8 @@ def _tensor_parameter(parameters, kind):
 
 
 def _source(parameter, kind):
-    """From the name, unless the default shows that something else is meant (`same_group=True`,
-    `op=my.Op.ADD`)."""
+    """Returns what the parameter asks for by its name, or None if its default shows that it means
+    something else (`same_group=True`, `op=my.Op.ADD`)."""
     source = names.source_of(parameter.name, kind)
     default = parameter.default
     if source == "dim" and not _may_be_a_number(parameter.annotation):
@@ -449,7 +452,7 @@ def _may_be_a_number(annotation):
 
 
 def _op_style(slot):
-    """A text in the style of the default where ops are texts; None where they are torch's."""
+    """Returns a text in the style that the function spells ops in, or None if it takes torch's."""
     if isinstance(slot.default, str):
         return slot.default
     return "sum" if slot.default is _EMPTY and slot.annotation in (str, "str") else None
@@ -480,8 +483,7 @@ def invoke(function, slots, arguments, by_position):
 
 
 def _keeps_default(slot, call):
-    """What the function would use if a user left the argument out, where that is what the call asks
-    for."""
+    """Returns whether the parameter's default already is what the call asks for."""
     if slot.default is _EMPTY:
         return False
     if slot.source is None:

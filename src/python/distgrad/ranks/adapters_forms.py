@@ -1,9 +1,9 @@
-"""The forms in which a function is handed its operand, one after another, until it takes one.
+"""Hands a function its operand in one form after another, until it takes one.
 
-The cases' operands have two dimensions, mostly, and are cut or joined along the first. A function
-that unpacks four, or works along the last one only, is called with its operand in that form, and
-what it gives is brought back. Both ways keep the order of memory: what is contiguous for the case
-is so for the function, in forward and in backward.
+The cases' operands mostly have two dimensions and are cut or joined along the first. Some functions
+unpack four, or work along the last one only. They get the operand in that form, and their result is
+brought back. Both ways keep the memory order: if a tensor is contiguous for the case, it is so for
+the function, in forward and in backward.
 """
 
 import re
@@ -17,16 +17,17 @@ from .call import NotOffered
 from .places import begin_and_end_of
 from .strides import rearranged
 
-# How a function says of a shape that it is not one of its own, before it has sent anything.
+# Matches how a function rejects a shape before it has sent anything.
 _OF_A_SHAPE = re.compile(
     r"not enough values to unpack|index out of range|[Dd]imension|divisible|number of dim|\bndim\b|"
     r"permute|split_with_sizes|equal(ly)? split|\bdims?\b|\bshape\b")
-# How it says that it has no group of its own, where None is passed for one.
+# Matches how a function complains that it got None for the group and has none of its own.
 _OF_NO_GROUP = re.compile(r"group|None|initiali[sz]ed", re.IGNORECASE)
 
 
 class AlongAnotherDim(NotOffered):
-    """It joins or cuts along another dimension than the step, and has no parameter for that."""
+    """The function joins or cuts along another dimension than the step, and has no parameter for
+    it."""
 
 
 class _AsItIs:
@@ -60,7 +61,7 @@ class _AlongTheLast:
 
 
 class _OfDims:
-    """With dimensions of size 1 behind its own."""
+    """Appends dimensions of size 1 until the operand has `dims`."""
 
     def __init__(self, dims):
         self._dims = dims
@@ -69,7 +70,7 @@ class _OfDims:
         return 0 < x.dim() < self._dims
 
     def given(self, call, x):
-        # The dimension counted from the front
+        # A negative dim would count from the appended dimensions, so count it from the front.
         counted = call if call.dim is None else replace(call, dim=call.dim % x.dim())
         return counted, x.reshape(*x.shape, *[1] * (self._dims - x.dim()))
 
@@ -83,11 +84,11 @@ _FORMS = (_AsItIs(), _AlongTheLast(), _OfDims(3), _OfDims(4))
 
 
 def call_in_some_form(binding, call, x, run):
-    """`run(call, x)` in the first form that the function takes. Raises what it raised as it is,
-    where it takes none.
+    """Returns `run(call, x)` in the first form that the function takes. If it takes none, raises
+    the function's own error.
 
-    Only what speaks of a shape, or of a group that is not there, and comes before anything is sent
-    counts as not taken: all ranks have operands of one form, so all come to the same one."""
+    A form counts as refused only if the error speaks of a shape and comes before anything was sent.
+    All ranks have operands of one form, so all settle on the same one."""
     refused = None
     for form in _FORMS:
         if not form.takes(call, x):
@@ -111,6 +112,7 @@ def call_in_some_form(binding, call, x, run):
 
 
 def lacks_group(error, before):
-    """Whether a function that was left its default for the group asks for one."""
+    """Returns whether the error says that a function needs a group although its default is None.
+    `before` is noting.entered() from before the call."""
     return (noting.entered() == before and not isinstance(error, NotOffered)
             and bool(_OF_NO_GROUP.search(begin_and_end_of(error))))

@@ -1,4 +1,4 @@
-"""What a message shows to who names a function whose arguments are not known: the call written out,
+"""Writes what a message shows about a function whose arguments are not known: the call written out,
 and an adapter."""
 
 import inspect
@@ -10,7 +10,7 @@ def is_required(slot):
             and slot.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
 
 
-# What a pasted adapter is called with, by source: parameter's name, and how it is handed on.
+# Maps a source to the pasted adapter's parameter and to the text that it hands on.
 _HANDED_ON = {
     "group": ("group", "group"), "group_name": ("group", "group.group_name"),
     "ranks": ("group", "torch.distributed.get_process_group_ranks(group)"),
@@ -25,15 +25,15 @@ _HANDED_ON = {
     "outputs": (None, "torch.empty_like(x)")}
 
 
-# What the same is in a call that is written out, where that has a name for it.
+# Maps a source to its name in a call written out, where that differs.
 _WRITTEN_OUT = {"ranks": "ranks", "size": "world_size", "rank": "rank", "group_name": "group_name",
                 "global_rank": "global_rank", "async": "async_op", "average": "average",
                 "gather_dim": "gather_dim", "outputs": "output", "chunks": "tensors"}
 
 
 def adapter_text(binding, place, owner=""):
-    """The end of a message: the call, and the adapter, to paste, with what is known filled in and
-    `...` for what is not. `owner`: the class whose method it is."""
+    """Returns the end of a message: the call and an adapter to paste, with `...` for what is not
+    known. `owner` is the class if the function is a method."""
     kind = binding.kind
     taken, handed, written = ["x"], [], []
     for slot in binding.slots:
@@ -62,7 +62,7 @@ def adapter_text(binding, place, owner=""):
     subject = f"{kind}=python:{place}:{name}{made}({', '.join(written)})"
     path, _, file = place.rpartition("/")
     stem = file[:-3]
-    # What cannot be imported by name gets the adapter into itself
+    # A file that cannot be imported by name gets the adapter at its own end.
     if file.endswith(".py") and not stem.isidentifier():
         where, imports, adapter, home = f"at the end of {file}", "", f"{kind}_adapter", place
     elif file.endswith(".py"):

@@ -1,5 +1,5 @@
-"""Finds what the user named: a file or module, and a name in it. Everything that can go wrong is
-one SubjectError."""
+"""Finds the file or module that the user named, and a name in it. Every failure is one
+SubjectError."""
 
 import difflib
 import importlib
@@ -18,15 +18,16 @@ from .call import SubjectError
 _FRAMES = 8
 
 loaded = set()  # places of the user's modules that this process has imported, or tried to
-# Places whose modules are there since before this rank was forked (importing.py): what they printed
-# and warned of.
+# Maps places that were imported before this rank was forked (importing.py) to what they printed and
+# warned of.
 imported = {}
-refused = {}  # places that could not be imported then: why
+refused = {}  # places that could not be imported then, with the reason
 
 
 def load_module(place):
-    """The module of `python:PLACE`: a FILE.py, under a name of its own and with its folder on
-    sys.path, or a MODULE with the current folder on sys.path, as `python -m` has it."""
+    """Returns the module of `python:PLACE`. PLACE is a FILE.py, which gets a module name of its own
+    and whose folder goes on sys.path, or a MODULE, found with the current folder on sys.path as
+    with `python -m`. Raises SubjectError."""
     if place.partition(".")[0] != "torch":
         loaded.add(place)
     if place in refused:
@@ -74,8 +75,8 @@ def _load_named(place):
 
 
 def _run_import(place, action):
-    """A missing module that is a part of `place` itself is passed on; any other failure is the
-    user's code's."""
+    """Passes on the error if `place` itself or a parent of it is missing. Any other failure is that
+    of the user's code and becomes a SubjectError."""
     try:
         with garbage.left_alone():
             return action()
@@ -94,7 +95,7 @@ def _run_import(place, action):
 
 
 def _remedy(error, place):
-    """What to do about failures that code has only when it is loaded here."""
+    """Returns advice on failures that the code has only when it is loaded here, or ""."""
     if "initialize the default process group twice" in str(error):
         return ("\n  torch.distributed is initialised already, with a group of the ranks: leave"
                 " that out `if torch.distributed.is_initialized()`, or put it under"
@@ -110,13 +111,13 @@ def _remedy(error, place):
 
 
 def with_frames(error):
-    """An exception of the user's code: its line, then the last frames."""
+    """Formats an exception of the user's code: its line, then the last frames."""
     line = "".join(traceback.format_exception_only(type(error), error)).strip()
     return f"{line}\n{_last_frames(error)}"
 
 
 def _last_frames(error):
-    """The frames of the user's code, without ours, torch's and the import system's."""
+    """Formats the last frames of the user's code, without ours, torch's and the import system's."""
     import torch
 
     others = tuple(
@@ -144,7 +145,8 @@ def _missing_module(place, missing):
 
 
 def find_name(module, dotted, place):
-    """The object `NAME` or `NAME.NAME` in `module`."""
+    """Returns the object `NAME` or `NAME.NAME` in `module`. Raises SubjectError if there is
+    none."""
     target, path = module, place
     for part in dotted.split("."):
         if not hasattr(target, part):
@@ -160,16 +162,15 @@ def find_name(module, dotted, place):
 
 
 def find_kind(module, kind):
-    """(name, object) of the module's implementation of `kind`, the first of find_all's; None where
-    it has none."""
+    """Returns (name, object), the first of find_all's, or None if there is none."""
     return next(iter(find_all(module, kind)), None)
 
 
 def find_all(module, kind):
-    """Every (name, object) of the module that implements `kind`, found by torch's names for it, new
-    and old, and by those of well-known classes. What it merely imported from torch or Python's
-    library is not its; nor are private names where it has public ones, and Functions that one of
-    its own functions applies."""
+    """Returns every (name, object) of the module that implements `kind`, found by torch's names for
+    it, new and old, and by those of well-known classes. Leaves out what the module imported from
+    torch or Python's library, private names if there are public ones, and Functions that one of its
+    own functions applies."""
     own = _own_callables(module, kind)
     applied = _applied_in(module)
     for private in (False, True):
@@ -182,7 +183,8 @@ def find_all(module, kind):
 
 
 def find_unnamed(module):
-    """The module's own autograd.Functions that communicate, and whose name says no collective."""
+    """Returns the names of the module's own autograd.Functions that communicate although their name
+    is not a collective's."""
     named = {id(value) for kind in names.KINDS for _, value in find_all(module, kind)}
     applied = _applied_in(module)
     known = {word for words in names.KIND_NAMES.values() for word in words}
@@ -193,8 +195,8 @@ def find_unnamed(module):
 
 
 def _applied_in(module):
-    """The names that the module's functions for any kind use: a Function among them is how such a
-    function is made."""
+    """Returns the names that the module's collective functions use. A Function among these is only
+    the inside of such a function."""
     own = _own_callables(module, None)
     return {n for kind in names.KINDS for private in (False, True)
             for name in _names_of(own, kind, private) for n in _names_in(own[name])}
@@ -210,10 +212,10 @@ def _own_callables(module, kind):
 
 
 def _names_of(own, kind, private):
-    """Functions before classes, torch's names first."""
+    """Yields functions before classes, torch's names first."""
     prefix = "_" if private else ""
     for wanted in names.KIND_NAMES[kind]:
-        # `_gather`, `_reduce` and `_split` are what a Function of another kind is made of.
+        # Functions of other kinds are built from `_gather`, `_reduce` and `_split`.
         if prefix + wanted in own and (not private or "_" in wanted):
             yield prefix + wanted
     for wanted in names.KIND_NAMES[kind]:
@@ -224,7 +226,7 @@ def _names_of(own, kind, private):
 
 
 def _names_in(function):
-    """The names that a function's code uses; () of what is none."""
+    """Returns the names that a function's code uses; () if it has no Python code."""
     return getattr(getattr(inspect.unwrap(function), "__code__", None), "co_names", ())
 
 

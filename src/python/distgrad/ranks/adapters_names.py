@@ -1,5 +1,5 @@
-"""The names under which people's code has collectives, and under which its parameters ask for what
-a call holds.
+"""Lists the names of collectives in people's code, and the names of parameters that ask for a part
+of the call.
 
 Parameters are mapped by name alone. A name that could mean two things is not in these tables: the
 user then writes an adapter of one line, which is better than a verdict on a call that was not
@@ -15,12 +15,12 @@ REDUCING = kinds_with("op")
 GATHERING = kinds_of_shape("joined")
 CUTTING = kinds_of_shape("chunk")
 EXCHANGING = kinds_of_shape("exchanged")
-# Those that may write their result over the operand.
+# These may write their result over the operand.
 IN_PLACE = tuple(kind for kind in kinds_of_shape("operand", "sender") if TRAITS[kind].communicates)
 WITH_DIM = kinds_with("dim")
 
-# kind -> names of functions, torch's first, old ones after new ones. Written in lower case with
-# underscores; classes are found under the same words (`AllGather`, `_AllGatherFunc`,
+# Maps a kind to names of functions: torch's first, old ones after new ones, in lower case with
+# underscores. Classes are found under the same words (`AllGather`, `_AllGatherFunc`,
 # `GatherLayer`).
 KIND_NAMES = {kind: module.NAMES for kind, module in MODULES.items()}
 KINDS = tuple(KIND_NAMES)
@@ -29,7 +29,7 @@ _CLASS_ENDINGS = re.compile(r"_(layer|func|function|op|fn|autograd)$")
 
 
 def plain_name(name):
-    """`_AllGatherFunc`, `AllGather` and `all_gather` are one name: `all_gather`."""
+    """Reduces `_AllGatherFunc`, `AllGather` and `all_gather` to one name: `all_gather`."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.strip("_")).lower()
     if words in ("gather_layer",):  # everybody's name for an all_gather with a gradient
         return words
@@ -37,16 +37,16 @@ def plain_name(name):
 
 
 def kind_called(name):
-    """The kind whose own name or torch's name for it `name` is, or None. Class names do not count
-    here."""
+    """Returns the kind whose own name, or torch's name for it, is `name`; None if there is none.
+    Class names do not count here."""
     for kind, names in KIND_NAMES.items():
         if name == kind or (name.lstrip("_") in names and name.lstrip("_").startswith(kind)):
             return kind
     return None
 
 
-# What a parameter asks for ("source") -> the names that ask for it, as a regular expression on the
-# name in lower case.
+# Lists what a parameter asks for ("source") and the names that ask for it, as a regular expression
+# on the lower-case name.
 _ANYWHERE = (
     ("group", r"(.*_)?(group|pg)|comm_group|processgroup"),
     ("group_name", r"group_name"),
@@ -84,7 +84,7 @@ _INPUT = re.compile(r"in|inp|input|inputs|x|t|data|tensor|tensors|in_.*|input_.*
 
 
 def source_of(name, kind):
-    """What a parameter `name` of an implementation of `kind` asks for, or None."""
+    """Returns what a parameter `name` of an implementation of `kind` asks for, or None."""
     name = name.lower().strip("_")
     for source, pattern in _ANYWHERE:
         if re.fullmatch(pattern, name):
@@ -96,21 +96,22 @@ def source_of(name, kind):
 
 
 def is_list(name):
-    """A tensor parameter of this name takes a list of one chunk a rank."""
+    """Returns whether a tensor parameter of this name takes a list of one chunk per rank."""
     return bool(_LIST.fullmatch(name.lower()))
 
 
 def is_input(name):
-    """The operand's parameter, where the position does not say which it is."""
+    """Returns whether the name is an operand's. Asked if the position does not tell."""
     return bool(_INPUT.fullmatch(name.lower()) or _LIST.fullmatch(name.lower()))
 
 
 def is_gather_dim(name):
-    """Of two dimensions of an all_to_all, the one along which what is received is joined."""
+    """Returns whether, of an all_to_all's two dimensions, this names the one along which the
+    received pieces are joined."""
     return bool(re.fullmatch(r"(gather|concat|cat)_(dim|axis|idx)", name.lower().strip("_")))
 
 
 def is_output(name, later):
-    """A parameter to be filled, as c10d's are: its name says so and one of those after it is the
-    input."""
+    """Returns whether the parameter is a buffer to fill, as in c10d: its name is an output's and
+    one of the names in `later` is an input's."""
     return bool(_OUTPUT.fullmatch(name.lower())) and any(_INPUT.fullmatch(n.lower()) for n in later)

@@ -1,8 +1,7 @@
-"""What a user's function gets and gives, brought into the form that a collective's contract has.
+"""Brings what a user's function gets and gives into the form that a collective's contract has.
 
-Everything here is differentiable in the plainest way: views, cat and stack, so that the cotangent
-that reaches the user's backward is the one it would get in a training script. It is contiguous
-where the case's is, and only there.
+Everything here uses views, cat and stack, so the user's backward gets the cotangent that it would
+get in a training script. A cotangent is contiguous where the case's is, and only there.
 """
 
 import warnings
@@ -23,10 +22,9 @@ _REMEDY = ": test a function of yours that calls this one and returns the result
 
 
 class _PrivateCopy(torch.autograd.Function):
-    """A copy with the operand's strides, overlaps and gaps: a function that works in place then
-    harms no other step, and one that is wrong for tensors that are not contiguous is still seen to
-    be. Where the function's backward gives None, as a gradient that is missing in a training
-    script, none passes here either."""
+    """Copies the operand with its strides, overlaps and gaps. A function that works in place then
+    harms no other step, and one that is wrong for non-contiguous tensors still shows it. If the
+    function's backward gives None, None passes here too, as it would in a training script."""
 
     @staticmethod
     def forward(ctx, x):
@@ -43,7 +41,8 @@ def private_copy(x):
 
 
 def empty_outputs(call, x, as_list):
-    """Buffers as a caller of c10d allocates them: a list of one a rank, or one tensor."""
+    """Returns buffers as a caller of c10d allocates them: a list with one per rank, or one
+    tensor."""
     dim = call.dim or 0
     if call.kind in names.GATHERING:
         if as_list:
@@ -62,9 +61,9 @@ def empty_outputs(call, x, as_list):
 
 
 def gather_dim(call, x):
-    """all_to_all: along which dimension a function that has two joins what it receives. Another one
-    than it is cut along, where there is one: a backward that confuses the two is right where they
-    are the same."""
+    """Returns the dimension along which an all_to_all that has two joins what it receives. It
+    differs from the cut's if possible, since a backward that confuses the two is right if they are
+    the same."""
     return ((call.dim or 0) + 1) % max(x.dim(), 1)
 
 
@@ -75,7 +74,8 @@ def _resized(x, dim, size):
 
 
 def gathered_sizes(call, x, dim):
-    """The operands' sizes along `dim` on all ranks of the group: a small all_gather of its own."""
+    """Returns the operands' sizes along `dim`, by rank of the group. Costs a small all_gather, so
+    all ranks of the group must call it."""
     own = torch.tensor([x.shape[dim]], dtype=torch.int64, device=x.device)
     sizes = [torch.empty_like(own) for _ in range(call.group.size)]
     dist.all_gather(sizes, own, group=call.group.process_group)
@@ -83,15 +83,15 @@ def gathered_sizes(call, x, dim):
 
 
 def take(value, call, x, binding, arguments):
-    """The contract's result from what the function returned, on this rank. `x` is the operand that
-    it was given. Raises SubjectError for what no reading makes a result, NotOffered for a result of
-    another form than the step's."""
+    """Returns the contract's result from what the function returned on this rank. `x` is the
+    operand that it got. Raises SubjectError if no reading makes `value` a result, NotOffered if the
+    result has another form than the step's."""
     value = waited(value)
     if value is None and arguments.outputs is not None:
         value = arguments.outputs
     off_root = TRAITS[call.kind].only_on_root and call.group.rank != call.root
     if call.kind == "gather":
-        shape = _gathered_shape(call, x)  # on all ranks: it may communicate
+        shape = _gathered_shape(call, x)  # on all ranks, since it may communicate
         if off_root:
             return zeros_attached(shape, value, x)
     elif off_root:
@@ -122,8 +122,8 @@ def take(value, call, x, binding, arguments):
 
 
 def warn_of_none(value, call, given, operand, label):
-    """Warns where a function that may work in place did not, and returns nothing. given: the
-    operand as it was."""
+    """Warns if a function that may work in place returns None and left its operand alone. `given`
+    is the operand as it was before the call."""
     is_root = call.group.rank == call.root
     receives = {"all_reduce": call.group.size > 1, "reduce": is_root, "broadcast": not is_root}
     if value is None and receives.get(call.kind) and torch.equal(given, operand):
@@ -132,7 +132,7 @@ def warn_of_none(value, call, given, operand, label):
 
 
 def waited(value):
-    """Asynchronous results are waited for: a c10d Work, and torch's AsyncCollectiveTensor."""
+    """Waits for asynchronous results: a c10d Work and torch's AsyncCollectiveTensor."""
     if isinstance(value, torch.Tensor):
         return awaited(value)
     if isinstance(value, (list, tuple)):
@@ -146,8 +146,8 @@ def waited(value):
 
 
 def _one_or_all(values, call, x, binding):
-    """(tensor, handle), or a tensor among numbers and labels, is the tensor; else the list of
-    tensors, one a rank."""
+    """Returns the tensor of (tensor, handle) or of a tensor among numbers and labels, else the list
+    of tensors, one per rank. Raises SubjectError if `values` are neither."""
     if call.kind in names.GATHERING and _is_one_a_rank(values, call, x):
         return list(values)
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
@@ -167,8 +167,8 @@ def _one_or_all(values, call, x, binding):
 
 
 def _is_one_a_rank(values, call, x):
-    """A gather under no_grad puts the operand back into its place: only that one has a gradient,
-    and all are meant."""
+    """Returns whether the values are one tensor per rank. A gather under no_grad puts the operand
+    back at its own index, so only that one has a gradient although all are meant."""
     return (len(values) == call.group.size
             and all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
             and values[call.group.rank].shape == x.shape)
@@ -179,7 +179,7 @@ def _reshaped(value, shape):
 
 
 def _joined_along(value, size, given, dim):
-    """The pieces of all ranks, which lie behind each other along `given`, along `dim`."""
+    """Moves the pieces of all ranks, which `value` holds along `given`, to `dim`."""
     def moved(way):
         return lambda y: torch.cat(y.tensor_split(size, way[0]), way[1])
 
@@ -187,12 +187,13 @@ def _joined_along(value, size, given, dim):
 
 
 def _exchanged(value, call, x, binding):
-    """One tensor of what all ranks sent, be it flat or a stack of one piece a rank."""
+    """Reshapes what all ranks sent, whether flat or stacked with one piece per rank, to the step's
+    shape."""
     dim = call.dim or 0
     sizes = received_sizes(call, x)
     shape = torch.Size(_resized(x, dim, sum(sizes)))
     if value.shape == shape or value.numel() != shape.numel():
-        return value  # what has another number of elements is another value
+        return value  # the number of elements differs: a wrong value, not another form
     pieces = (len(sizes), *_resized(x, dim, sizes[0]))
     if dim == 0 and (value.dim() == 1 or value.shape == pieces):
         return _reshaped(value, shape)
@@ -207,7 +208,8 @@ def _gathered_shape(call, x):
 
 
 def _gathered(value, call, x, binding):
-    """Stacked or joined, as the step asks, whichever of the two the function gave."""
+    """Returns the pieces stacked or joined as the step asks, whichever of the two the function
+    gave."""
     size = call.group.size
     if isinstance(value, list):
         return torch.stack(value) if call.dim is None else torch.cat(value, call.dim)
@@ -235,8 +237,8 @@ def _gathered(value, call, x, binding):
 
 
 def _check_implied_dim(value, call, x, binding):
-    """A function that names no dimension has one: the one in which its result differs in size from
-    its operand."""
+    """Raises AlongAnotherDim if a function without a dim parameter works along another one than the
+    step: the one in which its result's size differs from its operand's."""
     dim = (call.dim or 0) % max(x.dim(), 1)
     differing = [d for d in range(x.dim())
                  if value.dim() == x.dim() and value.shape[d] != x.shape[d]]
@@ -246,7 +248,8 @@ def _check_implied_dim(value, call, x, binding):
 
 
 def _described(value, call=None):
-    """call: says on which rank a function returned None, as it may do so on one alone."""
+    """Describes a value for a message. With `call`, names the rank that returned None, as one rank
+    alone may do so."""
     if value is None and call:
         return f"None on rank {call.group.ranks[call.group.rank]}"
     if isinstance(value, (list, tuple)):

@@ -1,17 +1,19 @@
-"""What an operand is cut into along the call's dim, as the user's function is given it."""
+"""Computes the chunk sizes along the call's dim that the user's function is given."""
 
 from .collectives.traits import TRAITS
 
 
 def chunk_sizes(call, x):
-    """The sizes of the chunks into which this rank cuts its operand, by rank of the group."""
+    """Returns the sizes of the chunks into which this rank cuts its operand, by rank of the
+    group."""
     if call.splits is not None:
         return list(call.splits[call.group.rank if TRAITS[call.kind].shape == "exchanged" else 0])
     return [x.shape[call.dim or 0] // call.group.size] * call.group.size
 
 
 def received_sizes(call, x):
-    """all_to_all: the sizes of the chunks that this rank receives, by rank of the group."""
+    """Returns the sizes of the chunks that this rank receives in an all_to_all, by rank of the
+    group."""
     if call.splits is not None:
         return [row[call.group.rank] for row in call.splits]
     return chunk_sizes(call, x)

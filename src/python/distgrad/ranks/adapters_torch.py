@@ -1,6 +1,7 @@
-"""torch's own collectives with a gradient as implementations under test, of torch 2.11 and 2.15:
-torch.distributed.nn.functional, torch.distributed._functional_collectives, and plain
-torch.distributed. What a function cannot be given is NotOffered."""
+"""Runs torch's own differentiable collectives, of torch 2.11 and 2.15, as implementations under
+test: torch.distributed.nn.functional and torch.distributed._functional_collectives. Recognizes
+plain torch.distributed, which built_in runs. Raises NotOffered for what a function cannot be
+given."""
 
 import sys
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ PLAIN = ("torch.distributed", "torch.distributed.distributed_c10d")
 
 @dataclass(frozen=True)
 class TorchBinding:
-    """One of torch's functions as an implementation of `kind`; used like adapters.Binding."""
+    """Holds one of torch's functions as an implementation of `kind`; used like adapters.Binding."""
 
     function: Any
     kind: str
@@ -35,8 +36,8 @@ class TorchBinding:
         return self.function.__module__ == FUNCTIONAL
 
     def check(self, call, groups_from_setup=None):
-        """What can be told before there is a tensor is the same on every rank, and the rest is
-        refused alike."""
+        """Raises NotOffered for calls that the function cannot make. Decides without a tensor, so
+        all ranks decide alike."""
         if call.is_async and not self.is_functional:
             raise NotOffered(f"{self.label} has no parameter async_op")
         if call.kind == "scatter" and is_uneven(call):
@@ -72,8 +73,8 @@ class TorchBinding:
             raise
 
     def takes(self, call):
-        """(the name in torch_calls.py, torch's function): the list form of all_to_all takes pieces
-        of one size; others go through all_to_all_single, as they have to."""
+        """Returns (the name in torch_calls.py, torch's function). The list form of all_to_all takes
+        pieces of one size only, so uneven ones go through all_to_all_single."""
         if self.run == "nn_all_to_all" and is_uneven(call):
             module = sys.modules[self.function.__module__]
             return "nn_all_to_all_single", module.all_to_all_single
@@ -90,7 +91,8 @@ def _torch_version():
 
 
 def _refuse_uneven(call, x, label):
-    """Gloo ends the process where ranks gather different sizes, so that this is asked first."""
+    """Raises NotOffered if ranks gather different sizes, as Gloo would end the process.
+    Communicates."""
     if call.dim is not None:
         sizes = results.gathered_sizes(call, x, call.dim)
         if len(set(sizes)) > 1:
@@ -103,7 +105,7 @@ def _is_permutation(call):
     return sorted(s for s, _ in call.pairs) == sorted(d for _, d in call.pairs) == everyone
 
 
-# torch's names -> the kind, and the function of torch_calls.py
+# Maps torch's names to the kind and to the function of torch_calls.py.
 _ENTRIES = {
     NN: {
         "all_reduce": ("all_reduce", "nn_all_reduce"),
@@ -120,7 +122,7 @@ _ENTRIES = {
     FUNCTIONAL: {
         "all_reduce": ("all_reduce", "fc_all_reduce"),
         "broadcast": ("broadcast", "fc_broadcast"),
-        # 2.13 and later; the names on _tensor are then deprecated
+        # These exist since 2.13, which deprecates the names on _tensor.
         "all_gather_single": ("all_gather", "fc_all_gather"),
         "all_gather_tensor": ("all_gather", "fc_all_gather"),
         "all_gather_single_autograd": ("all_gather", "fc_all_gather"),
@@ -142,21 +144,22 @@ _ENTRIES = {
 
 
 def torch_binding(target, kind, label):
-    """The binding of one of torch's functions as `kind`; None for what is not among them."""
+    """Returns the binding of one of torch's functions as `kind`, or None if the tables lack it."""
     name = getattr(target, "__name__", "")
     entry = _ENTRIES.get(getattr(target, "__module__", ""), {}).get(name)
     return TorchBinding(target, kind, label, entry[1]) if entry and entry[0] == kind else None
 
 
 def torch_functions(module, kind):
-    """The names of all that one of torch's two modules has for `kind`, the newest first."""
+    """Returns all names that one of torch's two modules has for `kind`, newer before deprecated
+    ones."""
     return [name for name, (entry_kind, _) in _ENTRIES[_home(module)].items()
             if entry_kind == kind and hasattr(module, name)]
 
 
 def torch_module_binding(module, kind):
-    """What one of torch's two modules offers as `kind`: the first of its names; None where it has
-    nothing."""
+    """Returns the binding of the first name that one of torch's two modules has for `kind`, or
+    None."""
     for name in torch_functions(module, kind):
         run = _ENTRIES[_home(module)][name][1]
         return TorchBinding(getattr(module, name), kind, f"{module.__name__}.{name}", run)
@@ -172,5 +175,6 @@ def is_torch_module(module):
 
 
 def is_plain_function(target):
-    """A collective of torch.distributed itself, which works in place."""
+    """Returns whether this is a callable of torch.distributed itself, whose collectives work in
+    place."""
     return getattr(target, "__module__", "") in PLAIN and callable(target)

@@ -1,7 +1,8 @@
-"""A call written out as a subject: `_Gather.apply(group, x, dim, False)[0]`, in the user's module.
+"""Makes a subject of a call written out: `_Gather.apply(group, x, dim, False)[0]`, in the user's
+module.
 
-It becomes a function whose parameters are the names in it that a collective's call has a value for;
-all that is known of functions then holds for it.
+The call becomes a function. Its parameters are the names in the text for which a collective's call
+has a value. Everything that works for functions then works for it.
 """
 
 import ast
@@ -14,7 +15,7 @@ from . import adapters_loading
 from . import adapters_names as names
 from .call import SubjectError
 
-# These are the call's, whatever else the module has of that name.
+# These names mean the call's values, even if the module has the same names.
 _KNOWN = (
     "x", "tensors", "group", "process_group", "pg", "group_name", "ranks", "op", "reduce_op",
     "average", "factor", "src", "dst", "root", "group_src", "group_dst", "dim", "axis",
@@ -29,12 +30,14 @@ def is_written_out(name):
 
 
 def called(name):
-    """Of a call written out what it calls first, and of a name that name: `_Gather.apply`."""
+    """Returns what a written-out call calls first (`_Gather.apply`), or the whole of a plain
+    name."""
     return name.partition("(")[0]
 
 
 def function_of(text, kind, module, place):
-    """The function that evaluates `text` as an implementation of `kind`. Raises SubjectError."""
+    """Returns the function that evaluates `text` as an implementation of `kind`. Raises
+    SubjectError."""
     label = f"{place}:{text}"
     first = _first_name(text, label)
     target = adapters_loading.find_name(module, first, place)
@@ -50,10 +53,10 @@ def function_of(text, kind, module, place):
     if kind == "send_recv" and "pairs" not in parameters:
         raise SubjectError(f"{label}: it does not say between which ranks it sends; `pairs` is the"
                            " list of (source, destination) in the group")
-    # Buffers stand before the operand, as in c10d
+    # Buffers go before the operand, as in c10d.
     parameters.sort(key=lambda name: names.source_of(name, kind) is not None
                     or not names.is_output(name, ["x"]))
-    # What the module finds when it is asked, and has not itself
+    # A module with __getattr__ finds these only when asked.
     lazy = [n for n in others if n not in vars(module) and hasattr(module, n)]
     code = compile(f"lambda {', '.join(lazy)}: lambda {', '.join(parameters)}: ({text}\n)",
                    "<call>", "eval")
@@ -64,19 +67,19 @@ def function_of(text, kind, module, place):
 
 
 class Written:
-    """The text of a call, and which of its names are the module's."""
+    """Holds the text of a call and which of its names are the module's."""
 
     def __init__(self, text, of_module):
         self._text = text
         self._of_module = of_module
 
     def source(self, spelled):
-        """The call as a script has it; `spelled(name)` is a name of the module there. Raises
-        SubjectError where it is not known which names are."""
+        """Returns the call as a script spells it; `spelled(name)` is a module's name there. Raises
+        SubjectError if the module's names cannot be told apart from others."""
         lines = self._text.splitlines()
         tree = list(ast.walk(ast.parse(self._text, mode="eval")))
         nodes = [n for n in tree if isinstance(n, ast.Name) and n.id in self._of_module]
-        # Before Python 3.12 nobody says where in an f-string a name stands
+        # Before Python 3.12, ast does not give the position of a name in an f-string.
         in_texts = {id(n) for text in tree if isinstance(text, ast.JoinedStr)
                     for n in ast.walk(text)}
         bound = {n.id for n in nodes if isinstance(n.ctx, ast.Store)} | {
@@ -93,7 +96,8 @@ class Written:
 
 
 def _first_name(text, label):
-    """`_Gather.apply` of `_Gather.apply(x)[0]`."""
+    """Returns `_Gather.apply` for `_Gather.apply(x)[0]`. Raises SubjectError if it is not such a
+    call."""
     try:
         node = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -123,7 +127,7 @@ def _check_is_called(target, text, first, label):
 
 
 def _free_names(text):
-    """In the order of their first use."""
+    """Returns the text's free names in the order of their first use."""
     free = set()
     tables = [symtable.symtable(f"lambda: ({text}\n)", "<call>", "eval")]
     while tables:
@@ -137,8 +141,8 @@ def _free_names(text):
 
 
 def _is_parameter(name, kind, module, text):
-    """Known names are the call's, unless the call calls them; others only where nothing else is
-    meant."""
+    """Returns whether the name is one of the call's values. A known name is, unless the text calls
+    it; another is only if neither the module nor builtins has it."""
     is_asked_for = _is_asked_for(name, kind)
     if is_asked_for and name in _KNOWN:
         return not (hasattr(module, name) and name in _names_called(text))

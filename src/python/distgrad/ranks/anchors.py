@@ -1,23 +1,23 @@
-"""What keeps the ranks' graphs alike: all of them must reach the backward of every collective, or
-some wait for ever."""
+"""Keeps the ranks' graphs alike. If one rank's backward skips a collective, the ranks that reach it
+wait for ever."""
 
 import torch
 
 
 def anchored(loss, reached, weight):
-    """The loss, whose backward starts with the cotangent `weight`, and also comes to the values
+    """Returns the loss. Its backward starts with the cotangent `weight` and also reaches the values
     `reached`."""
     return _Anchor.apply(weight, loss, *_left_out(loss, reached))
 
 
 def attached(x):
-    """`x`, as if it depended on something that wants a gradient."""
+    """Returns a copy of `x` that depends on a tensor that requires grad."""
     return _Attach.apply(x, torch.zeros((), dtype=x.dtype, device=x.device, requires_grad=True))
 
 
 def _left_out(loss, values):
-    """Those of `values` that the loss's backward does not come by. Zeros added to the cotangents of
-    the others would change no number, but their strides, on which subjects stumble."""
+    """Returns the `values` that the loss's backward does not reach. Adding zeros to the cotangents
+    of the others would change no number but their strides, which subjects stumble on."""
     seen, waiting = set(), [loss.grad_fn]
     while waiting:
         node = waiting.pop()
@@ -38,9 +38,9 @@ class _Attach(torch.autograd.Function):
 
 
 class _Anchor(torch.autograd.Function):
-    """The loss; backward starts with the cotangent `weight`, and also reaches the collectives'
-    outputs `also` that this rank's loss happens not to use. (Given a cotangent, Tensor.backward
-    imports torch.compile's modules for a second.)"""
+    """Gives the loss. Its backward starts with the cotangent `weight` and also reaches `also`, the
+    collectives' outputs that this rank's loss does not use. (Passing a cotangent to Tensor.backward
+    would import torch.compile's modules for a second.)"""
 
     @staticmethod
     def forward(ctx, weight, loss, *also):

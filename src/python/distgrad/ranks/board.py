@@ -1,5 +1,5 @@
-"""This rank's slot on the board that it shares with the driver: where it is, without a system
-call."""
+"""Writes to this rank's slot on the board that it shares with the driver. The slot tells, without a
+system call, where the rank is."""
 
 import ctypes
 import mmap
@@ -9,17 +9,17 @@ import time
 
 IDLE, CONNECT, FORWARD, BACKWARD, SYNC, REPLY, LOAD = range(7)
 
-# So many ranks: the slots behind theirs are free, for the numbers of calls that they have driven
+# Limits the ranks that count driven calls: the counts use the slots behind theirs.
 MOST_IN_STEP = 512
 _CALLS = 8 + 24 * MOST_IN_STEP
-_NOTES = 8 + 24 * 1024  # behind all slots
+_NOTES = 8 + 24 * 1024  # the notes lie behind all slots
 _NOTE_BYTES = 4096
-_YIELDS = 200  # looks at the others before each takes a sleep
+_YIELDS = 200  # looks at the others without a sleep in between
 _LOOK_S = 50e-6
 
 
 def local_rank(rank):
-    """Its number among the ranks of its host."""
+    """Returns the rank's number among the ranks of its host."""
     return int(os.environ.get("DISTGRAD_LOCAL_RANK", rank))
 
 
@@ -28,7 +28,8 @@ def local_size(world_size):
 
 
 class NoteSlot:
-    """A version, odd while the text is written; whether the rank waits; the text."""
+    """Holds a version, odd while the text is written, a flag for whether the rank waits, and the
+    text."""
 
     def __init__(self, memory, start, size):
         self._memory = memory
@@ -37,7 +38,7 @@ class NoteSlot:
         self._waits = ctypes.c_int32.from_buffer(memory, start + 4)
 
     def note(self, text, waits):
-        """Which collective this rank is in (noting.py). Text that is too long is left out."""
+        """Writes which collective this rank is in (noting.py). Leaves out text that is too long."""
         content = text.encode("utf-8", "replace")
         if len(content) >= self._text.stop - self._text.start:
             content = b""
@@ -51,8 +52,8 @@ class NoteSlot:
 
 
 class Board:
-    """Offsets as in docs/protocol.md. Each store is one aligned word, as the driver reads it at any
-    time."""
+    """Uses the offsets of docs/protocol.md. Each store is one aligned word, as the driver reads at
+    any time."""
 
     def __init__(self, fd, rank):
         self._memory = mmap.mmap(fd, 0)
@@ -76,7 +77,8 @@ class Board:
         self._note.set_waits(waits)
 
     def all_are_through(self, case_id, world_size):
-        """Whether every rank has done what it does in this case, if only raised an error."""
+        """Returns whether every rank has finished this case or gone on to a later one. A rank that
+        raised an error counts as finished."""
         return all(self._is_through(case_id, rank) for rank in range(world_size))
 
     def _is_through(self, case_id, rank):
@@ -88,8 +90,8 @@ class Board:
         return phase == REPLY
 
     def wait_for_calls(self, count, world_size):
-        """Until every rank is through with the first `count` calls that this case drives, or with
-        the case."""
+        """Waits until every rank has finished the first `count` calls that this case drives, or the
+        case itself."""
         case_id = self._case_id.value
         wanted = case_id << 32 | count
         self._calls.value = wanted
@@ -108,7 +110,7 @@ class Board:
         self.enter(-1, IDLE)
         self.set_waits(False)
         self._started_ns.value = now_ns
-        self._case_id.value = case_id  # last: who sees it sees the others
+        self._case_id.value = case_id  # written last, so whoever sees it sees the others
 
     def enter(self, step, phase):
         self._step.value = step

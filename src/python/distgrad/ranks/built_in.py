@@ -1,8 +1,8 @@
-"""The two subjects that are there to be compared with, and the truth.
+"""Runs the two built-in subjects, which others are compared with, and the truth.
 
-`reference` is right: forward by its definition, backward its exact adjoint. `in_place` is what a
-plain torch.distributed call gives, whose effect on autograd is whatever it is. `joint` is the
-collective on all ranks of a group at once.
+`reference` is right: its forward is the definition and its backward the exact adjoint. `in_place`
+is a plain torch.distributed call, whatever that does to autograd. `joint` is the collective on all
+ranks of a group at once.
 """
 
 import torch
@@ -12,12 +12,13 @@ from .collectives import MODULES, TRAITS, options_of
 
 
 def reference(call, x):
-    """The collective `call` of this rank's operand `x`. Every rank's backward must reach it."""
+    """Returns the result of `call` for this rank's operand `x`. Every rank's backward must reach
+    it, as the backward communicates."""
     return _Adjoint.apply(x, call)
 
 
 def in_place(call, x):
-    """`x` is left as it is: the call works on a copy."""
+    """Returns the call's result and leaves `x` as it is: the call works on a copy."""
     options = options_of(call)
     if "op" in options:
         options["op"] = reduce_op(call)
@@ -27,7 +28,7 @@ def in_place(call, x):
 
 
 def joint(call, operands):
-    """The results by rank of the group; `call.group.process_group` is not used."""
+    """Returns the results, by rank of the group. Does not use `call.group.process_group`."""
     return _function("simulated_", call, "")(operands, **options_of(call))
 
 

@@ -1,5 +1,5 @@
-"""What a rank hands to the implementation under test: one collective call and the group that makes
-it."""
+"""Describes what a rank hands to the implementation under test: one collective call and the group
+that makes it."""
 
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
@@ -7,8 +7,8 @@ from typing import Any, Optional, Tuple
 
 @dataclass(frozen=True)
 class RankGroup:
-    """A group as one of its ranks sees it. `process_group` numbers its ranks in the order of
-    `ranks`."""
+    """Describes a group as one of its ranks sees it. `process_group` numbers its ranks in the order
+    of `ranks`."""
 
     name: str  # "" for the world
     ranks: Tuple[int, ...]  # global ranks, in group order, which need not be ascending
@@ -22,10 +22,11 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class Call:
-    """One collective call of a program. `root`, `pairs` and rows of `splits` count within the
-    group.
+    """Describes one collective call of a program. `root`, `pairs` and the rows of `splits` use
+    ranks within the group.
 
-    What the kind does not take is None; `op` and `root` then have their defaults ("sum", 0).
+    Options that the kind does not take are None, but `op` and `root` have their defaults ("sum",
+    0).
     """
 
     kind: str
@@ -34,7 +35,7 @@ class Call:
     factor: Optional[float]
     root: int
     dim: Optional[int]  # may be negative; None for all_gather and gather: stacked along a new dim 0
-    # One row, for all_to_all a row a rank; None: even
+    # One row, or one per rank for all_to_all. None means even.
     splits: Optional[Tuple[Tuple[int, ...], ...]]
     pairs: Optional[Tuple[Tuple[int, int], ...]]
     group: RankGroup
@@ -42,14 +43,15 @@ class Call:
 
 
 class NotOffered(Exception):
-    """The subject has no such collective, op or option: the case is skipped, with this text."""
+    """The subject does not offer the collective, op or option. The case is skipped with this
+    text."""
 
 
 class NeedsFreshRank(Exception):
-    """What ran in this process before stands in the case's way. As of any failure of the kind, the
-    driver makes new ranks and runs the case first."""
+    """What ran in this process before stands in the case's way. The driver makes new ranks, as for
+    any failure of kind "backend", and runs the case first."""
 
 
 class SubjectError(Exception):
-    """The subject cannot be loaded or called at all, whatever the scenario: a user's error,
+    """The subject cannot be loaded or called, whatever the scenario. It is a user's error and is
     reported in this text."""

@@ -1,20 +1,20 @@
-"""How a step calls the user's code, as Python source: what `distgrad repro` writes into its script.
+"""Writes a step's call of the user's code as Python source, for the script of `distgrad repro`.
 
-main() is given a list of requests, one a case,
+main() gets a list of requests, one per case,
 
     {"subject": TEXT, "calls": [{"step", "subject", "kind", "op", "factor", "root", "dim", "splits",
     "pairs", "size"}, ...],
      "functions": [{"step", "code", "simulate"}, ...], "names": [TEXT, ...]}
 
-`size` being that of the groups of a call in a group and null in the world, "functions" the steps
-that are calls of code, and "names" those that the script has for itself. It prints one line of
-JSON, a list of answers: {"calls": {STEP: {"text": LINES}}, the text being a function's body, of the
-operand `x` and, in a group, of `group`; a step that runs `reference` or `in_place` has {"builtin":
-NAME} instead. "around" beside them is "", "async" or "compile": how the call is made. "functions":
-{STEP: {"function", "simulate"}}, what each is called in the script. "imports": LINES. "setups":
-what is given the process groups by name before all else. "mode": "", or what the whole forward run
-is in: "checkpoint", "checkpoint-reentrant" or "autocast"}. {"error": TEXT} where a call cannot be
-written.
+`size` is that of the groups of a call in a group and null in the world. "functions" are the steps
+that are calls of code, "names" those that the script uses itself. It prints one line of JSON, a
+list of answers: {"calls": {STEP: {"text": LINES}}}, where the text is the body of a function of the
+operand `x` and, in a group, of `group`. A step that runs `reference` or `in_place` has {"builtin":
+NAME} instead. "around" beside them says how the call is made: "", "async" or "compile". The answer
+also has "functions": {STEP: {"function", "simulate"}}, their names in the script; "imports": LINES;
+"setups", the functions that get the process groups by name first of all; and "mode", what the whole
+forward runs in: "", "checkpoint", "checkpoint-reentrant" or "autocast". If a call cannot be
+written, the answer is {"error": TEXT}.
 """
 
 import json
@@ -34,7 +34,7 @@ from .collectives import TRAITS
 _COPIED = ["x = x.clone()  # it may work in place"]
 
 
-# Local to functions that call none but joint functions
+# These are local to functions that call only joint functions.
 _OF_TRUTH = {"losses", "loss", "leaves", "J", "bound"}
 
 
@@ -43,7 +43,7 @@ class NotWritable(Exception):
 
 
 class Written:
-    """How the pieces of a call are spelled in the script."""
+    """Spells the pieces of a call as the script does."""
 
     def __init__(self, call):
         in_group = "group" if call["size"] else ""
@@ -62,7 +62,7 @@ class Written:
         return "dist.ReduceOp." + self._call["op"].upper()
 
     def chunks(self):
-        """A tuple of tensors: what each rank gets of the operand."""
+        """Spells a tuple of tensors: each rank's chunk of the operand."""
         dim, splits = self._call["dim"] or 0, self._call["splits"]
         if not splits:
             return f"x.chunk({self.size}, {dim})"
@@ -70,8 +70,8 @@ class Written:
         return f"x.split({row}, {dim})"
 
     def sizes(self, default):
-        """Of those chunks, along the dimension; `default` is that of the parameter which takes
-        them."""
+        """Spells the sizes of those chunks along the dimension. `default` is that of the parameter
+        which takes them."""
         splits = self._call["splits"]
         if splits:
             return (f"{splits}[{self.rank}]" if self._call["kind"] in names.EXCHANGING
@@ -102,7 +102,7 @@ def _on_root(call, text):
     return f"{text} if {Written(call).rank} == {call['root']} else None"
 
 
-# What fills a parameter, by its source.
+# Maps a parameter's source to the text that fills it.
 _ARGUMENTS = {
     "tensor": lambda call, slot: "x",
     "group": lambda call, slot: Written(call).process_group,
@@ -128,7 +128,7 @@ _ARGUMENTS = {
     "scatter_list": lambda call, slot: _on_root(call, f"list({Written(call).chunks()})"),
     "outputs": lambda call, slot: "outputs",
 }
-# These everybody passes without a name
+# Everybody passes these without a name.
 _BY_POSITION = ("tensor", "chunks", "outputs", "scatter_list")
 
 
@@ -148,7 +148,7 @@ def _arguments(binding, slots, call):
             if binding.by_position:
                 texts.append(repr(slot.default))
             elif slot.kind != slot.kind.POSITIONAL_ONLY:
-                by_name = True  # what follows it is not at its place
+                by_name = True  # what follows would be at the wrong position
             continue
         text = _argument(call, slot)
         if slot.kind == slot.kind.VAR_POSITIONAL:
@@ -161,8 +161,8 @@ def _arguments(binding, slots, call):
 
 
 def _as_call(call):
-    """For what asks about a call without running it. The one rank stands for a group or the
-    world."""
+    """Makes a Call for functions that ask about it without running it. Its one rank stands for a
+    group or the world."""
     size = call["size"] or 1
     group = RankGroup("group" if call["size"] else "", tuple(range(size)), 0, None)
     splits = tuple(map(tuple, call["splits"])) if call["splits"] else None
@@ -171,8 +171,8 @@ def _as_call(call):
 
 
 def _outputs(slot, call):
-    """The lines that make the buffers which a parameter is given, as adapters_results.empty_outputs
-    makes them."""
+    """Returns the lines that make a parameter's buffers, as adapters_results.empty_outputs makes
+    them."""
     written, dim, kind = Written(call), call["dim"] or 0, call["kind"]
     as_list = "list" in slot.name or slot.name.endswith("s")
     if kind in names.EXCHANGING:
@@ -194,7 +194,7 @@ def _outputs(slot, call):
 
 
 def _result(binding, call):
-    """The lines that make a step's result of `y`, what the function returned."""
+    """Returns the lines that make a step's result of `y`, what the function returned."""
     kind, dim = call["kind"], call["dim"]
     joined = "torch.stack(list(y))" if dim is None else f"torch.cat(list(y), {dim})"
     if kind in names.GATHERING:
@@ -215,7 +215,7 @@ def _result(binding, call):
 
 
 def _off_root(call):
-    """The lines that give zeros off root, attached to `y`, what the function returned."""
+    """Returns the lines that give zeros off root, attached to `y`, what the function returned."""
     kind, dim = call["kind"], call["dim"]
     if not TRAITS[kind].only_on_root:
         return []
@@ -228,7 +228,7 @@ def _off_root(call):
             f"    return zeros_attached({shape}, y, x)"]
 
 
-# The parameters that src/rank/library_operator.cpp knows, by source.
+# Lists the parameters that src/rank/library_operator.cpp knows, by source.
 _OF_OPERATORS = {
     "op": ("op", "reduce_op", "reduceOp", "reduction"),
     "group": ("group", "group_name", "process_group", "pg"),
@@ -258,7 +258,8 @@ def _operator_argument(call, argument):
 
 
 def _operator_source(text, call):
-    """Of library:FILE.so:NAMESPACE::OP; and the library's path."""
+    """Returns the library's path, and the source for library:FILE.so:NAMESPACE::OP. Loads the
+    library."""
     file, _, name = text[len("library:"):].rpartition("::")
     file, _, space = file.rpartition(":")
     path = os.path.abspath(file)
@@ -274,7 +275,7 @@ def _operator_source(text, call):
 
 
 def _function_source(part, call, imports):
-    """Of a function of the user's."""
+    """Returns the source for a function of the user's."""
     binding = part._binding
     place, _ = subjects.place_and_name(modes.split_mode(call["subject"])[0])
     name = binding.label[len(place) + 1 :]
@@ -303,14 +304,15 @@ def _function_source(part, call, imports):
 
 
 def _torch_source(binding, call, imports):
-    """Of one of torch's functions, by the function of torch_calls.py, which the script pastes."""
+    """Returns the source for one of torch's functions. It calls the function of torch_calls.py,
+    which the script pastes."""
     run, function = binding.takes(_as_call(call))
     module = "fc" if binding.is_functional else "nn"
     imports.torch_module(function.__module__, module)
     name = f"{module}.{function.__name__}"
     if binding.mode == "compile":
         name = f"compiled({name})"
-    elif binding.mode == "async":  # of a functional collective; else any use of its result waits
+    elif binding.mode == "async":  # of a functional collective; else its first use waits
         name = f"explicitly_waited({name})"
     written, traits = Written(call), TRAITS[call["kind"]]
     is_text = binding.is_functional and call["op"] != "premul_sum"
@@ -342,13 +344,13 @@ def _part_source(part, call, imports):
 
 
 def _setups(subject, imports):
-    """The functions that are told the process groups."""
+    """Returns the functions that get the process groups."""
     return [imports.function(setup._place, "setup") for setup in subject._setups.values()
             if setup._function is not None]
 
 
 def _mode(subject):
-    """What the whole forward is in."""
+    """Returns the mode that the whole forward runs in. Raises NotWritable if there are several."""
     found = {part.mode for part in [*subject._by_kind.values(), subject._others]}
     found -= {"", "async", "compile", "shared"}
     if len(found) > 1:
@@ -357,8 +359,8 @@ def _mode(subject):
 
 
 def _code_name(text, code, imports):
-    """A function that a step calls."""
-    function = code.function(text)  # so that what is wrong with it is told as in a run
+    """Returns the name in the script of a function that a step calls."""
+    function = code.function(text)  # so that its errors read as in a run
     place, _, name = text[len("python:"):].rpartition(":")
     is_apply = getattr(function, "__name__", "") == "apply" and not name.endswith("apply")
     return imports.function(place, name) + (".apply" if is_apply else "")
@@ -373,7 +375,7 @@ def answer_of(request):
         if call["subject"].startswith("library:"):
             path, written = _operator_source(call["subject"], {**call, "is_async": False})
             libraries += [path] if path not in libraries else []
-        elif subject is None:  # what the operator's library leaves to others
+        elif subject is None:  # the operator's library leaves it to a built-in
             written = {"builtin": call["subject"], "around": ""}
         else:
             written = _part_source(subject._part(_as_call(call)), call, imports)

@@ -1,12 +1,11 @@
-"""How a reproduction imports the user's modules: under a name that nothing else in the script
-has."""
+"""Imports the user's modules in a reproduction, under names that nothing else in the script has."""
 
 import os
 import sys
 
 from . import adapters_loading, adapters_names
 
-# What a script's functions have names of their own for, beside those that main()'s request names.
+# The script's functions use these names, beside those that main()'s request names.
 _LOCAL = ("x", "y", "g", "xs", "group", "outputs", "chunks", "operand", "output", "sent",
           "received", "shapes", "parts", "nn", "fc", "sys", "importlib", "module_of")
 
@@ -24,25 +23,24 @@ def module_of(name, path):
 
 
 class Imports:
-    """Collects what is imported; `taken` are names that no module may have in the script."""
+    """Collects what is imported. `taken` are names that no module may have in the script."""
 
     def __init__(self, taken):
-        kinds = adapters_names.KINDS  # the script has functions and classes of their names
+        kinds = adapters_names.KINDS  # the script has functions and classes with their names
         self._taken = {*taken, *_LOCAL, *kinds,
                        *("".join(word.title() for word in kind.split("_")) for kind in kinds)}
-        self._lines = {}  # by module's name or file's path: (line, name in the script)
+        self._lines = {}  # maps a module's name or a file's path to (line, name in the script)
         self._folders = []
 
     def function(self, place, name):
-        """`place` is a FILE.py or a MODULE; returns what `name` in it is called in the script."""
+        """Returns the script's name for `name` in `place`, a FILE.py or a MODULE."""
         return f"{self._module(place)}.{name}"
 
     def torch_module(self, module, name):
         self._lines[module] = (f"import {module} as {name}", name)
 
     def text(self):
-        """The lines, each ended. `sys` and `importlib.util`, where they are named, the script
-        imports itself."""
+        """Returns the lines, each ended. The script itself imports `sys` and `importlib.util`."""
         lines = [line for line, _ in self._lines.values() if line.startswith("import ")]
         files = [line for line, _ in self._lines.values() if not line.startswith("import ")]
         text = "".join(f"\nsys.path.insert(0, {folder!r})"

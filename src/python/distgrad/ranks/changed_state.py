@@ -1,12 +1,12 @@
-"""What a user's function may change for everybody and leave so: put back after the case, and
-reported, since what comes after it in a training script has it, too. What a module sets while it is
-imported is its word for all that follows, and stays."""
+"""Restores after the case what a user's function changed for everybody, and reports it, since in a
+training script the change would reach later code too. What a module sets at import is meant for all
+that follows, and stays."""
 
 import os
 
 import torch
 
-# What, how it is read, how it is put back.
+# Lists the name of a state, how it is read and how it is restored.
 _STATES = (
     ("autograd's grad mode", torch.is_grad_enabled, torch._C._set_grad_enabled),
     ("torch's default dtype", torch.get_default_dtype, torch.set_default_dtype),
@@ -23,13 +23,13 @@ def _folder():
 
 
 class ChangedState:
-    """Made before the user's functions run."""
+    """Remembers the states. Make it before the user's functions run."""
 
     def __init__(self):
         self._before = [read() for _, read, _ in _STATES]
 
     def put_back(self):
-        """A text for each that is not what it was."""
+        """Restores what changed and returns a text for each change."""
         texts = []
         for (what, read, put), before in zip(_STATES, self._before):
             now = read()

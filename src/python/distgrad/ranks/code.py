@@ -1,6 +1,6 @@
-"""The user's own code that a step calls: found, called, and its result looked at.
+"""Finds and calls the user's code that a step calls, and checks its result.
 
-A file is loaded anew for each case, so that what it keeps from call to call begins alike.
+A file is loaded anew for each case, so that state that it keeps between calls starts alike.
 """
 
 import os
@@ -14,13 +14,13 @@ from .call import SubjectError
 
 
 class Code:
-    """The functions that one case's calls name, on one rank."""
+    """Finds the functions that one case's calls name, on one rank."""
 
     def __init__(self):
         self._modules = {}
 
     def function(self, text):
-        """What `python:PLACE:NAME` names. Raises SubjectError."""
+        """Returns what `python:PLACE:NAME` names. Raises SubjectError."""
         place, _, name = text[len("python:"):].rpartition(":")
         if place not in self._modules:
             _forget(place)
@@ -43,7 +43,7 @@ def _forget(place):
 
 
 def checked(value, text):
-    """The one tensor that a call gives."""
+    """Returns `value` if it is one floating-point tensor. Raises TypeError otherwise."""
     if not isinstance(value, torch.Tensor):
         what = "None" if value is None else f"a {type(value).__name__}"
         raise TypeError(f"{text} returned {what}; a call gives one tensor")
@@ -53,7 +53,8 @@ def checked(value, text):
 
 
 def checked_for_all(values, world_size, text):
-    """The tensors that the simulation of a call gives, by rank."""
+    """Returns the tensors of a simulated call, by rank. Raises TypeError unless there is one per
+    rank."""
     if not isinstance(values, (list, tuple)) or len(values) != world_size:
         what = (f"{len(values)} results" if isinstance(values, (list, tuple))
                 else f"a {type(values).__name__}")
@@ -63,8 +64,8 @@ def checked_for_all(values, world_size, text):
 
 
 def seed(rank):
-    """What is random in a call is the same each time the program runs, and different on every
-    rank."""
+    """Seeds torch, random and numpy, so that each run of the program draws the same numbers, and
+    every rank different ones."""
     torch.manual_seed(rank)
     random.seed(rank)
     if "numpy" in sys.modules:

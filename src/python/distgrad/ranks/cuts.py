@@ -1,14 +1,13 @@
-"""What the user's code takes out of autograd on purpose, while a program's forward runs on this
-rank.
+"""Finds what the user's code takes out of autograd on purpose while a program's forward runs on
+this rank.
 
-Cuts are detach(), .data, .item(), all that is computed under no_grad, and an autograd.Function that
-does not communicate: its backward is the user's word for its derivative. `recording()` notes what
-they give. `holding()` gives the same again while the inputs have moved, so that finite differences
+Cuts are detach(), .data, .item(), everything computed under no_grad, and an autograd.Function that
+does not communicate, as its backward is the user's word for its derivative. `recording()` notes the
+values of cuts. `holding()` gives the same values again while the inputs move, so finite differences
 of such a run are the derivative that the user means. A cut whose value does not depend on the
-inputs says nothing, and is not reported.
+inputs is not reported.
 
-What communicates is no cut: a Function whose forward or backward makes a collective has to have the
-right adjoint.
+A Function whose forward or backward makes a collective is no cut: it must have the right adjoint.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ _DIFFERS = 1e-3  # relative to the change; less is curvature
 _TENSOR = torch.Tensor
 _DETACHES = {_TENSOR.detach: "detach()", _TENSOR.data.__get__: ".data"}
 _NUMBERS = {_TENSOR.item: ".item()", _TENSOR.__float__: "float()", _TENSOR.tolist: ".tolist()"}
-# Collectives that take their operands apart from their results: which argument it is.
+# Maps collectives whose operands are not their results to the operands' argument.
 _OPERANDS = {"allgather_": 1, "_allgather_base_": 1, "allgather_into_tensor_coalesced_": 1,
              "allgather_coalesced_": 1, "reduce_scatter_": 1, "_reduce_scatter_base_": 1,
              "alltoall_": 1, "alltoall_base_": 1, "gather_": 1, "scatter_": 1}
@@ -49,10 +48,10 @@ def _watched_apply(cls, *args, **kwargs):
     return _active.function(cls, args, kwargs)
 
 
-# adapters.py, as other code, knows it by its name
+# adapters.py and other code recognize it by its name.
 for _name in ("__name__", "__qualname__", "__doc__"):
     setattr(_watched_apply, _name, getattr(torch.autograd.Function.apply, _name))
-# Before any of the user's modules binds it to a name of its own.
+# Set before any of the user's modules binds it to a name of its own.
 torch.autograd.Function.apply = classmethod(_watched_apply)
 
 
@@ -61,7 +60,7 @@ class _Event:
         self.what = what
         self.place = place
         self.value = value  # a tensor, a number, or the linearised Function
-        self.alias = None  # of a detach: what it gave, which shares its memory
+        self.alias = None  # the result of a detach, which shares its memory
         self.counts = False  # whether holding it made a difference
 
 
@@ -70,11 +69,11 @@ class Cuts:
         self._events = []
         self._at = 0
         self._holds = False
-        self._inside = 0  # of Functions
+        self._inside = 0  # how many Functions are nested now
         self.exchanges = 0
-        # Functions of which it is not known whether their backward is the derivative
+        # Functions whose backward may not be their forward's derivative: too large to tell.
         self.unknown = []
-        self.parted = False  # the program took another way, so that what is held does not fit
+        self.parted = False  # the program took another path, so the held values do not fit
 
     @contextlib.contextmanager
     def recording(self):
@@ -83,7 +82,7 @@ class Cuts:
             yield
         for event in self._events:
             if event.alias is not None and not _same(event.alias, event.value):
-                # Written to through the alias: a way to change the tensor, and no cut
+                # Writing through the alias changes the tensor itself, so this is no cut.
                 event.value = None
             event.alias = None
 
@@ -111,7 +110,7 @@ class Cuts:
         return any(event.value is not None for event in self._events)
 
     def texts(self):
-        """Of the cuts that depend on the inputs, by what holding them changed."""
+        """Returns a text for each cut that depends on the inputs: holding it changed a value."""
         return list(dict.fromkeys(f"{e.what} in {e.place}" for e in self._events if e.counts))
 
     # -- what is seen
@@ -132,13 +131,13 @@ class Cuts:
             return result
         flat, spec = tree_flatten(result)
         for i, x in enumerate(flat):
-            # What contiguous() returns may be its argument
+            # contiguous() may return its argument.
             if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):
                 flat[i] = self._tensor("no_grad", x)
         return tree_unflatten(flat, spec)
 
     def exchange(self, name, args):
-        """A collective: its arguments, those of one under no_grad being held."""
+        """Counts a collective and returns its arguments. Under no_grad, holds their values."""
         self.exchanges += 1
         if self._inside or torch.is_grad_enabled():
             return args
@@ -156,14 +155,14 @@ class Cuts:
     def function(self, cls, args, kwargs):
         name = cls.__module__, cls.__name__
         if name == ("torch.utils.checkpoint", "CheckpointFunction") and torch.is_grad_enabled():
-            return args[0](*args[2:])  # what it runs, without the no_grad that it needs for itself
+            return args[0](*args[2:])  # runs its function without no_grad
         before, self._inside = self.exchanges, self._inside + 1
         try:
             result = _apply(cls, *args, **kwargs)
             if (self._inside > 1 or self.exchanges != before
                     or cls.__module__.startswith(__package__)):
                 return result
-            if cls is BackwardHookFunction:  # the identity; torch wants its node
+            if cls is BackwardHookFunction:  # the identity; torch needs its node
                 return result
             return self._function_result(cls, args, result)
         finally:
@@ -239,7 +238,7 @@ class Cuts:
         return event.value[0]
 
     def _written(self, x, what="no_grad"):
-        """A tensor that was, or is about to be, changed in place."""
+        """Holds a tensor that was, or is about to be, changed in place."""
         held = self._tensor(what, x)
         if held is not x:
             with torch.no_grad():
@@ -247,7 +246,7 @@ class Cuts:
 
 
 def _writes(func, kwargs):
-    """Whether it works in place: add_, copy_, +=, x[0] = y, out=."""
+    """Returns whether a function works in place: add_, copy_, +=, x[0] = y, out=."""
     name = getattr(func, "__name__", "")
     plain = name.endswith("_") and not name.endswith("__")
     augmented = name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
@@ -281,7 +280,7 @@ class _Exchanges(TorchDispatchMode):
 
 
 class _Linear:
-    """A Function as its own backward has it: linear around the point at which it was recorded."""
+    """Holds a Function as its own backward describes it: linear around the point of recording."""
 
     def __init__(self, outs, inputs, jacobians):
         self._outs = [x.detach().clone() for x in outs]
@@ -294,12 +293,12 @@ class _Linear:
 
     @classmethod
     def of(cls, outs, inputs, cuts):
-        """None where backward communicates, _TOO_LARGE where there are too many elements to do
-        it."""
+        """Returns None if the backward communicates, _TOO_LARGE if the Jacobian has too many
+        elements."""
         attached = [x for x in outs if x.requires_grad]
         if not attached:
             return cls.constant(outs)
-        # Once on every rank, whatever the sizes: backward may communicate.
+        # Every rank runs it once, whatever the sizes, since it may communicate.
         before = cuts.exchanges
         _backward(attached, inputs, [torch.ones_like(x) for x in attached])
         size = sum(x.numel() for x in attached) * sum(x.numel() for x in inputs)
@@ -310,7 +309,7 @@ class _Linear:
         return cls(outs, inputs, [_jacobian(x, inputs) if x.requires_grad else [] for x in outs])
 
     def at(self, inputs):
-        """The outputs at other inputs; None where these are not the same ones."""
+        """Returns the outputs at other inputs, or None if the shapes differ."""
         inputs = inputs if self._inputs else []
         if [x.shape for x in inputs] != [x.shape for x in self._inputs]:
             return None
@@ -323,8 +322,8 @@ class _Linear:
         return results
 
     def differs(self, outs, held):
-        """Whether the outputs are not what the linear form gives, by more than what curvature
-        does."""
+        """Returns whether the outputs differ from the linear form by more than curvature
+        explains."""
         for out, then, new in zip(self._outs, held, outs):
             change = max(float((new - out).detach().abs().amax()),
                          float((then - out).abs().amax())) if out.numel() else 0
@@ -335,7 +334,7 @@ class _Linear:
 
 def _backward(outs, inputs, cotangents):
     total = sum((out * cotangent).sum() for out, cotangent in zip(outs, cotangents))
-    with leaving_out():  # the inputs may have hooks, which are none of the Function's
+    with leaving_out():  # the inputs may have hooks, which are not the Function's
         return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)
 
 

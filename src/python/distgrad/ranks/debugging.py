@@ -1,9 +1,9 @@
-"""A debugger on a rank: breakpoint() and pdb.set_trace() in the user's code talk to the terminal
-that distgrad runs in.
+"""Connects breakpoint() and pdb.set_trace() in the user's code on a rank to the terminal that
+distgrad runs in.
 
-A rank's standard input is /dev/null, its output a file, and its session has no terminal; so the
-driver's is opened by its name. Ranks that stop at the same time take turns at every prompt: one
-that steps over a collective lets the others come to theirs.
+A rank's standard input is /dev/null, its output is a file, and its session has no terminal. So it
+opens the driver's terminal by name. Ranks that stop at the same time take turns at every prompt: a
+rank that steps over a collective lets the others reach theirs.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _prompt = ""
 
 @contextlib.contextmanager
 def silent():
-    """No breakpoint stops: for the runs of a case that its user has not asked for."""
+    """Makes breakpoints do nothing, for runs of a case that the user has not asked for."""
     global _is_silent
     _is_silent = True
     try:
@@ -30,15 +30,15 @@ def silent():
 
 
 def install():
-    """Before any of the user's modules binds it to a name of its own. PYTHONBREAKPOINT, where set,
-    goes on to say what breakpoint() does."""
+    """Replaces pdb.set_trace and breakpoint(). Call it before a user's module binds them to a name
+    of its own. If PYTHONBREAKPOINT is set, it still decides what breakpoint() does."""
     pdb.set_trace = _stop
     if "PYTHONBREAKPOINT" not in os.environ:
         sys.breakpointhook = _stop
 
 
 def stop_as(rank, world_size):
-    """From now on breakpoints stop, with these in the prompt."""
+    """Makes breakpoints stop from now on, with the rank and world size in the prompt."""
     global _prompt
     _prompt = f"(Pdb rank {rank} of {world_size}) "
 
@@ -72,8 +72,8 @@ class _RankPdb(pdb.Pdb):
 
 
 def _terminal():
-    """A descriptor of the driver's terminal. The driver is the next of this process's ancestors
-    that has one."""
+    """Returns a descriptor of the driver's terminal, which is that of the nearest ancestor that has
+    one. Raises RuntimeError if there is none."""
     process = os.getppid()
     while process > 1:
         for fd in range(3):

@@ -1,12 +1,11 @@
-"""The truth of a program of which nothing but its ranks' forward run is known: finite differences
-of that, in float64.
+"""Measures the truth of a program of which only the ranks' forward run is known: by finite
+differences of that, in float64.
 
-All ranks move the same element of the same leaf, run forward, and gather their losses, so that all
-decide alike. Where two step sizes do not agree, or the slopes of both sides differ, the loss has a
-kink or jump, and the element is undecided. What the code takes out of autograd (cuts.py) is held
-fixed in a second pass: that is the derivative the user means. Casts to narrower dtypes
-(narrowing.py) are left out, and where that cannot be done the steps are as large as the noise asks
-for.
+All ranks move the same element of the same leaf, run forward, and gather their losses, so all
+decide alike. If two step sizes do not agree, or the slopes of both sides differ, the loss has a
+kink or jump, and the element is undecided. A second pass holds fixed what the code takes out of
+autograd (cuts.py), since that is the derivative the user means. Casts to narrower dtypes
+(narrowing.py) are left out. If they cannot be, the steps are as large as the noise requires.
 """
 
 import contextlib
@@ -22,20 +21,22 @@ from .rounding import RUNS, Rounding, Spread, bound_of, roundoff
 from .slopes import LARGE_STEPS, STEPS, Slope, weighted
 from .values import held_of, is_local, leaf_of
 
-_OF_OWN = 1e-6  # of the largest element: what the ranks' own gradients may be off by
-_SEEN = 1e-8  # of the largest element: what differences along a direction show
+_OF_OWN = 1e-6  # of the largest element: the error allowed to the ranks' own gradients
+_SEEN = 1e-8  # of the largest element: the error of differences along a direction
 
-_NOISY = 1e-3  # likewise: an error of differences beyond which they tell nothing
-FEW_ELEMENTS = 64  # so few are looked at one by one at once
-# So many in all where a direction does not confirm the gradient; of more, so many chosen at random
+_NOISY = 1e-3  # likewise: differences with a larger error tell nothing
+FEW_ELEMENTS = 64  # if there are no more, each is measured by itself
+# If a direction does not confirm the gradient, at most so many elements are measured: all, or a
+# random choice.
 MOST_ELEMENTS = 256
 DIRECTIONS = 4
 
 
 def measure(case, rows):
-    """Fills in the case's result; `rows`: the weights of the losses, by objective."""
+    """Fills in the case's result. `rows` holds the weights of the losses, by objective. All ranks
+    must call it."""
     case.dtype = torch.float64
-    if case.rank == 0:  # what is wrong with an expression is reported by one
+    if case.rank == 0:  # one rank reports what is wrong with an expression
         case.result["measured"] = _NOTHING(case)
     try:
         measured = _Measurement(case, rows).run()
@@ -64,16 +65,16 @@ class _Measurement:
         self._items = [item for item in case.program["inputs"] if item.get("requires_grad", True)]
         self._leaves = {item["name"]: case.value_of(item, leaf_of).detach().to(torch.float64)
                         for item in case.program["inputs"]}
-        # By input, of each part.
+        # Maps an input's name to its parts' absolute values.
         self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
                                       for x in gathered_uneven(self._leaves[item["name"]])]
                        for item in self._items}
         self._loss_is_checked = False
-        self._move = None  # by input's name, what is added to this rank's leaf
+        self._move = None  # maps an input's name to what is added to this rank's leaf
         self._narrowing = Narrowing()
         self._dtype = case.program["dtype"]  # whose roundings the ranks' own results have
-        self._in_wide = contextlib.nullcontext  # makes what every run is under
-        self._noise = None  # of the losses, by rank, where casts make some that cannot be left out
+        self._in_wide = contextlib.nullcontext  # makes the context of every run
+        self._noise = None  # of the losses, by rank, if casts that are not left out add it
 
     def run(self):
         losses = self._leave_out_casts(self._losses(self._narrowing.watching))
@@ -97,8 +98,8 @@ class _Measurement:
         return reply
 
     def _leave_out_casts(self, losses):
-        """The losses as if nothing were cast to a narrower dtype; as they are where that cannot be
-        done."""
+        """Returns the losses as if nothing were cast to a narrower dtype, or `losses` if that
+        cannot be done."""
         casts = self._gathered(self._narrowing.casts)
         dtypes = self._gathered(self._narrowing.dtypes)
         self._narrowing.casts, self._narrowing.dtypes = casts, dtypes
@@ -109,7 +110,8 @@ class _Measurement:
         self._in_wide = self._narrowing.widening
         try:
             wide = self._losses()
-        # Of code that asks for the dtype, or a kernel for one; on all ranks, which run alike
+        # The code may ask for the dtype, or a kernel may need one. All ranks run alike, so all
+        # fail.
         except Exception:
             failed = True
         close = (wide - losses).abs() <= 64 * unit * losses.abs().max()
@@ -123,8 +125,8 @@ class _Measurement:
         return wide
 
     def _measured_noise(self, losses, unit):
-        """By rank, how far a loss lies off a line through losses so near that only roundings tell
-        them apart."""
+        """Returns, by rank, how far a loss lies off a line through losses so near that only
+        rounding tells them apart."""
         noise, scales = unit * losses.abs(), self._scales()
         for direction in range(DIRECTIONS):
             along = self._direction(direction, scales)
@@ -154,8 +156,8 @@ class _Measurement:
         return reply
 
     def _leave_out_noise(self, slopes):
-        """Where differences are known to so few digits that a mistake could hide in them, nothing
-        is known."""
+        """Marks elements as unknown if their differences have so few digits that a mistake could
+        hide in them."""
         weights = self._rows[0]
         largest = max((abs(float(weighted(s.value, weights))) for s in slopes.values()
                        if not s.why), default=0.0)
@@ -171,8 +173,8 @@ class _Measurement:
         return shuffled[:MOST_ELEMENTS].sort().values.tolist()
 
     def _filled(self, slopes, own, count):
-        """The gradients of each objective and the errors of the first; elements that were not
-        chosen take anything."""
+        """Returns the gradients of each objective and the errors of the first. Elements that were
+        not chosen have an infinite error."""
         values = torch.zeros(len(self._rows), count,
                              dtype=torch.float64) if own is None else own.clone()
         errors = torch.full((count,), float("inf") if own is not None else 0.0, dtype=torch.float64)
@@ -192,9 +194,9 @@ class _Measurement:
     # -- all elements at once
 
     def _confirmed(self, elements, losses):
-        """The gradients that the ranks' own backward gives, where finite differences along random
-        directions confirm them for every objective. None where they do not, and where there are so
-        few elements that each can be looked at."""
+        """Returns the gradients that the ranks' own backward gives if finite differences along
+        random directions confirm them for every objective. Returns None if they do not, or if there
+        are so few elements that each can be measured."""
         if len(elements) <= FEW_ELEMENTS or not self._is_plain() or self._noise is not None:
             return None
         own = self._own_gradients()
@@ -217,13 +219,14 @@ class _Measurement:
         return own
 
     def _scales(self):
-        """By input the size of the largest leaf's elements; the same on all ranks."""
+        """Returns, by input, the largest root mean square of its leaves, or 1 if that is 0. All
+        ranks get the same."""
         sizes = [[float(x.square().mean().sqrt()) for x in self._sizes[item["name"]] if x.numel()]
                  for item in self._items]
         return [max(of_item, default=0.0) or 1.0 for of_item in sizes]
 
     def _direction(self, seed, scales):
-        """By input, for each part, numbers of both signs and of the size of the input's
+        """Returns, by input and part, random numbers of both signs and of the size of the input's
         elements."""
         generator = torch.Generator().manual_seed(1 + seed)
 
@@ -244,8 +247,8 @@ class _Measurement:
             self._move = None
 
     def _own_gradients(self):
-        """By objective, what the ranks' backward gives for the leaves, in the order of the
-        elements."""
+        """Returns, by objective, the gradients of the leaves that the ranks' backward gives, in the
+        order of the elements."""
         rows = []
         for row in self._rows.tolist():
             self._case.make_leaves(self._value)
@@ -260,7 +263,8 @@ class _Measurement:
     # -- forward
 
     def _losses(self, watched=contextlib.nullcontext):
-        """By rank; on every rank the same. `watched` makes what forward runs under."""
+        """Returns the losses by rank, the same on every rank. `watched` makes the context of the
+        forward."""
         self._case.make_leaves(self._value)
         with self._in_wide(), watched():
             loss, _ = self._case.forward()
@@ -297,13 +301,13 @@ class _Measurement:
     # -- slopes
 
     def _parts(self, item):
-        """The shapes of the leaves: by rank, or of the one."""
+        """Returns the shapes of the leaves, one per rank for a local input, else one."""
         shapes = [tuple(x.shape) for x in self._sizes[item["name"]]]
         return shapes if is_local(item) else shapes[:1]
 
     def _scale(self, item, part, element):
-        """The element's size; the tensor's where that is larger; 1 where all is 0. The same on all
-        ranks."""
+        """Returns the element's size, the tensor's if that is larger, or 1 if all are 0. All ranks
+        get the same."""
         values = self._sizes[item["name"]][part]
         return max(float(values.view(-1)[element]), float(values.square().mean().sqrt())) or 1.0
 
@@ -324,8 +328,8 @@ class _Measurement:
         return best
 
     def _reply(self, losses, steps, rows, errors, whys):
-        """`rows`: the gradients by objective; `errors`: of the first; `whys`: places whose slope is
-        not known, and why."""
+        """Returns the reply's keys. `rows` holds the gradients by objective, `errors` those of the
+        first, `whys` the places whose slope is unknown, with the reason."""
         case, writer = self._case, self._case.writer
         elements = [(item, part, element) for item in self._items
                     for part, shape in enumerate(self._parts(item))
@@ -349,7 +353,7 @@ class _Measurement:
         }
 
     def _by_input(self, flat):
-        """One value an element, in the order of the elements, as the leaves are shaped."""
+        """Writes one value per element, in the order of the elements, in the leaves' shapes."""
         at, result = 0, []
         for item in self._items:
             parts = []
@@ -387,8 +391,8 @@ class _Measurement:
         return plain
 
     def _leave_out_hooks(self, slopes, reply):
-        """Where the ranks' backward gives what is meant once the hooks that change a gradient are
-        left out, what they make of it is meant."""
+        """Counts the result of hooks that change a gradient as meant, if the ranks' backward
+        without them gives the measured slopes."""
         if not self._is_plain():
             return
         with hooks.noting() as noted:
@@ -409,7 +413,7 @@ class _Measurement:
         reply["cuts"] = reply.get("cuts", []) + [f"a hook: {text}" for text in changing]
 
     def _is_plain(self):
-        """Whether what the ranks hold can be brought together to what the leaves' gradients are."""
+        """Returns whether the leaves' gradients can be put together from what the ranks hold."""
         return all(axis["kind"] != "invariant" for item in self._items for axis in item["layout"])
 
     def _why_nothing_is_known(self, losses, again):
@@ -424,8 +428,8 @@ class _Measurement:
     # -- rounding
 
     def _rounding(self, losses, steps, gradient):
-        """Bounds of the gradient's elements, of the losses and of the steps; and where rounding
-        decides the gradient."""
+        """Returns the bounds of the gradient's elements, of the losses and of the steps, and where
+        rounding decides the gradient."""
         dtype = self._dtype
         flat = [losses, *(x for values in steps for x in values)]
         spread, gradient_spread = Spread(flat), torch.zeros_like(gradient)
@@ -450,8 +454,8 @@ class _Measurement:
         return bounds, forward[0], by_step, decided
 
     def _backward_under(self, mode):
-        """The ranks' own gradients (zeros where missing), losses and steps of a run in which
-        roundings are made."""
+        """Returns the ranks' own gradients (zeros where missing), losses and steps of a run under
+        `mode`, which adds roundings."""
         case = self._case
         case.make_leaves(self._value)
         with self._in_wide(), mode or contextlib.nullcontext():
@@ -463,8 +467,8 @@ class _Measurement:
         return gradients, losses, [gathered_uneven(value) for value in case.reported]
 
     def _on_leaves(self, apart):
-        """What the ranks' copies and pieces differ by, as a bound for the leaf's elements:
-        summed."""
+        """Sums over the ranks what their copies and pieces contribute to each element of the
+        leaves."""
         flat = []
         for item, x in zip(self._items, apart):
             if is_local(item):
@@ -479,7 +483,7 @@ class _Measurement:
     # -- among the ranks
 
     def _everywhere(self, flag):
-        """Whether it is so on some rank."""
+        """Returns whether the flag is true on some rank. Communicates."""
         mine = torch.tensor([1.0 if flag else 0.0], dtype=torch.float64)
         return bool(summed(mine).item())
 

@@ -1,5 +1,5 @@
-"""One collective call, driven: its forward and backward again and again, with cotangents of the
-driver's choice."""
+"""Drives one collective call: repeats its forward and backward with cotangents of the driver's
+choice."""
 
 import torch
 
@@ -9,8 +9,8 @@ from .strides import laid_out
 
 
 def drive(case, request):
-    """Fills in the case's result. Each time all ranks wait for each other: a collective that only
-    some of them make in a backward would else be paired with one of the next."""
+    """Fills in the case's result. All ranks wait for each other after each call. Otherwise a
+    collective that only some make in one backward would be paired with one of the next."""
     if case.program["world_size"] > MOST_IN_STEP:
         raise NotOffered(f"more than {MOST_IN_STEP} ranks have no place to wait for each other"
                          " between two calls")
@@ -45,7 +45,8 @@ class _Driven:
         self.output = None
 
     def gradient(self, place):
-        """Of a fresh leaf, from the cotangent at `place`."""
+        """Returns the gradient of a fresh leaf for the cotangent at `place`; None if there is
+        none."""
         leaf = self._operand.detach().requires_grad_()
         self._case.run_backward(self._case.subject.forward(lambda x: self._end(x, place), [leaf]))
         return leaf.grad
@@ -59,7 +60,7 @@ class _Driven:
 
 
 class _Start(torch.autograd.Function):
-    """What backward starts at: `value` gets the cotangent that `make` makes, and nobody else has
+    """Starts the backward: only `value` gets the cotangent that `make` makes, and nobody else has
     it."""
 
     @staticmethod

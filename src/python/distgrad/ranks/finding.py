@@ -1,15 +1,15 @@
-"""Which functions a subject has, for `distgrad audit`: `python -m distgrad.ranks --functions
+"""Lists the functions of a subject for `distgrad audit`: `python -m distgrad.ranks --functions
 SUBJECT [KIND,...]`.
 
-Imports the user's module as a rank does, torch.distributed being there with a world of one, but in
-a process of its own, whose time is nobody's. The answer is the last line of its output, after
-whatever the module prints: MARK and JSON,
+Imports the user's module as a rank does, with a torch.distributed world of one, but in its own
+process, so the import's time counts for no case. After whatever the module prints, the last line of
+the output is MARK and JSON,
 
     {"functions": [{"kind", "name", "problem"}, ...], "unnamed": [names], "built_in": false}
     or {"error": text}
 
-where a `problem` says why the function cannot be called, `unnamed` are Functions that communicate
-and whose name says no collective, and `built_in` says that the subject runs every collective by
+A `problem` says why the function cannot be called. `unnamed` are Functions that communicate
+although their name is not a collective's. `built_in` says that the subject runs every collective by
 distgrad's own `in_place` or `reference`.
 """
 
@@ -18,13 +18,13 @@ import sys
 
 MARK = "\x1edistgrad functions "
 
-# Words that say many things: what is called so counts where the collective is asked for.
+# These words mean many things. A function of such a name counts only if its kind is asked for.
 _PLAIN_WORDS = {"copy", "slice", "split"}
 
 
 def functions_of(text, asked):
-    """The answer for the subject `text`; `asked`: only these kinds, or () for those that names
-    tell."""
+    """Returns the answer for the subject `text`. `asked` lists the only kinds to look for, or is ()
+    for those that names tell."""
     from . import adapters_loading, adapters_torch, modes
     from .call import SubjectError
     from .subjects import BUILT_IN, place_and_name

@@ -1,5 +1,5 @@
-"""Frames: the unit of docs/protocol.md. A JSON header, float64 tensor data, and descriptors that
-travel with it."""
+"""Reads and writes frames, the unit of docs/protocol.md: a JSON header, float64 tensor data, and
+descriptors that travel with it."""
 
 import ctypes
 import fcntl
@@ -13,7 +13,7 @@ from collections import deque
 
 import torch
 
-# Magic, flags, bytes of the header, descriptors, bytes of tensor data
+# Packs magic, flags, bytes of the header, descriptors, bytes of tensor data.
 _PREFIX = struct.Struct("<4sIIIQ")
 _MAGIC = b"DGF1"
 _SHARED = 1
@@ -23,19 +23,19 @@ _MOST_DESCRIPTORS = 16
 _SHARE_FROM = 1 << 20
 _RECEIVE = 256 << 10
 _CONTROL = socket.CMSG_SPACE(4 * _MOST_DESCRIPTORS)
-# linux/fcntl.h; Python's fcntl has these names only where its C library had them.
+# From linux/fcntl.h. Python's fcntl has these names only if its C library had them.
 _F_ADD_SEALS, _F_GET_SEALS = 1033, 1034
 _SIZE_SEALS = 0x2 | 0x4  # shrink, grow
 _SEALS = _SIZE_SEALS | 0x8  # write
 
 
 class BadFrame(Exception):
-    """What came is no frame: nothing on this stream can be trusted any more."""
+    """The bytes are no frame. Nothing on this stream can be trusted any more."""
 
 
 class Frame:
-    """A frame received. Tensors are views of its data and share its memory, to which nobody else
-    has access."""
+    """Holds a received frame. Its tensors are views that share its memory, which nobody else can
+    access."""
 
     def __init__(self, header, data, descriptors):
         self.header = header
@@ -44,7 +44,7 @@ class Frame:
                          else torch.zeros(0, dtype=torch.float64))
 
     def tensor(self, place):
-        """The float64 tensor that {"shape", "at"} describes."""
+        """Returns the float64 tensor that {"shape", "at"} describes. Raises BadFrame."""
         shape, at = place["shape"], place["at"]
         count = math.prod(shape)
         if at < 0 or count < 0 or at + count > self._numbers.numel():
@@ -63,8 +63,8 @@ class FrameWriter:
         self._count = 0
 
     def tensor(self, x):
-        """A copy of `x`, of any dtype and layout, in the frame's data: what stands for it in the
-        header."""
+        """Copies `x`, of any dtype and layout, into the frame's data as float64, and returns what
+        stands for it in the header."""
         packed = x.detach().cpu().to(torch.float64, copy=True).contiguous()
         place = {"shape": list(x.shape), "at": self._count}
         self._tensors.append(packed)
@@ -72,7 +72,7 @@ class FrameWriter:
         return place
 
     def frame(self, header):
-        """(bytes, descriptor or None). The descriptor is the caller's to close once the bytes are
+        """Returns (bytes, descriptor or None). The caller closes the descriptor once the bytes are
         sent."""
         text = _utf8(json.dumps(header, allow_nan=False, ensure_ascii=False))
         size = 8 * self._count
@@ -84,8 +84,8 @@ class FrameWriter:
 
 
 def _utf8(text):
-    """With U+FFFD for what is no character: half a surrogate pair, as in a user's exception of
-    undecodable bytes."""
+    """Encodes as UTF-8, with U+FFFD for half a surrogate pair, which a user's exception may
+    contain."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -109,12 +109,12 @@ def _sealed_file(tensors):
 
 
 def seal_size(fd):
-    """The file keeps its size from here on."""
+    """Seals the file's size."""
     fcntl.fcntl(fd, _F_ADD_SEALS, _SIZE_SEALS)
 
 
 class Channel:
-    """Frames over one end of a stream socket pair. Not thread-safe."""
+    """Carries frames over one end of a stream socket pair. Not thread-safe."""
 
     def __init__(self, fd):
         self._socket = socket.socket(fileno=fd)
@@ -137,12 +137,12 @@ class Channel:
         self.flush()
 
     def queue(self, frame):
-        """`frame` is what FrameWriter.frame gave."""
+        """Queues what FrameWriter.frame returned."""
         self._queued.append(frame)
         self.queued_bytes += len(frame[0])
 
     def flush(self):
-        """Raises OSError (BrokenPipeError) when the other side is gone."""
+        """Sends what is queued. Raises OSError (BrokenPipeError) if the other side is gone."""
         queued, self._queued, self.queued_bytes = self._queued, [], 0
         plain = []
         for data, fd in queued:
@@ -162,8 +162,8 @@ class Channel:
         self._socket.sendall(memoryview(data)[sent:])
 
     def receive(self, wait):
-        """Reads once what is there. True: something came; False: nothing yet; None: the stream has
-        ended."""
+        """Reads once what is there. Returns True if something came, False if nothing yet, None if
+        the stream has ended."""
         flags = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
         try:
             # Not socket.recv_fds, which drops the flags in some versions of Python.
@@ -180,7 +180,7 @@ class Channel:
         return True if data else None
 
     def next(self):
-        """The next Frame that has arrived whole, or None. Raises BadFrame."""
+        """Returns the next Frame that has arrived whole, or None. Raises BadFrame."""
         if len(self._received) < _PREFIX.size:
             return None
         magic, flags, header_bytes, descriptors, data_bytes = _PREFIX.unpack_from(self._received)
@@ -226,8 +226,8 @@ def _mapped(fd, size):
         sealed = fcntl.fcntl(fd, _F_GET_SEALS) & _SEALS == _SEALS
         if not sealed or os.fstat(fd).st_size < size:
             raise BadFrame("a frame's shared memory is not sealed, or too short")
-        # Private and writable: torch wants memory that could be written, and nobody sees it if it
-        # is.
+        # Private and writable, since torch wants writable memory, and nobody else sees a write to
+        # it.
         return mmap.mmap(fd, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
     finally:
         os.close(fd)

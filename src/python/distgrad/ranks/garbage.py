@@ -1,5 +1,5 @@
-"""When garbage is collected: not while modules are imported. What they make stays, and to look
-through it meanwhile costs a sixth to a quarter of the time."""
+"""Stops garbage collection while modules are imported. What they make stays, and looking through it
+costs a sixth to a quarter of the time."""
 
 import contextlib
 import gc
@@ -7,8 +7,8 @@ import gc
 
 @contextlib.contextmanager
 def left_alone(for_good=False):
-    """`for_good`: nor is what there is then, ever. In processes that are forked later a collection
-    would copy every page."""
+    """Disables garbage collection inside the block. `for_good` also exempts forever what exists at
+    its end, since in processes that are forked later a collection would copy every page."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,9 @@
-"""The process groups of one rank: torch.distributed's default group, and one for each group of the
-programs.
+"""Makes the process groups of one rank: torch.distributed's default group, and one for each group
+of the programs.
 
-They are real ones, made by torch.distributed, and are kept for the rank's life. How the ranks find
-each other: rank 0's store listens on loopback and its port is published on the board. Where ranks
-are on several hosts the environment has the addresses (docs/protocol.md).
+They are real groups, made by torch.distributed, and live as long as the rank. To find each other,
+the ranks use rank 0's store, which listens on loopback; its port is published on the board. If
+ranks are on several hosts, the environment has the addresses (docs/protocol.md).
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from . import times
 from .call import RankGroup
 from .transport import Transport
 
-# The driver watches the clock; torch's own time-out is only the last resort against a rank left
+# The driver watches the clock. torch's own timeout is only the last resort against a rank left
 # alone.
 _TIMEOUT = datetime.timedelta(hours=24)
 _WAIT_S = 0.0002
@@ -38,7 +38,8 @@ class Groups:
         self.transport = None  # known with the first case
 
     def use(self, backend, device):
-        """Before anything else, for every case. The first decides. Raises NotOffered."""
+        """Selects the backend and device. Call it first in every case; the first call decides.
+        Raises NotOffered if this torch lacks them, RuntimeError if the backend changes."""
         if self.transport is None:
             self.transport = Transport(backend, device, self._rank, len(self._world))
         if self.transport.backend != backend:
@@ -46,8 +47,8 @@ class Groups:
                 f"this rank is connected by {self.transport.backend}, not by {backend}")
 
     def of(self, name, ranks):
-        """The group of these global ranks, of which this rank is one. All of them must ask in the
-        same order."""
+        """Returns the group of these global ranks, of which this rank is one. All of them must ask
+        in the same order."""
         ranks = tuple(ranks)
         if ranks not in self._process_groups:
             self._board.set_phase(places.CONNECT)
@@ -71,21 +72,21 @@ class Groups:
     def _store(self):
         serves = self._rank == 0
         while not serves and self._board.store_port == 0:
-            # Rank 0 is up within milliseconds; if it never comes the driver ends this process
+            # Rank 0 is up within milliseconds. If it never comes, the driver ends this process.
             time.sleep(_WAIT_S)
         with _muted_errors():
             store = _serving_store() if serves else _client_of(self._board.store_port)
         if serves:
             self._board.store_port = store.port
-        # For the user's code that looks at them, as under torchrun.
+        # The user's code may look at them, as under torchrun.
         os.environ.update(MASTER_ADDR=_HOST, MASTER_PORT=str(store.port))
         return store
 
 
 @contextlib.contextmanager
 def _muted_errors():
-    """What is written to standard error is lost: c10d complains there of hosts that have an address
-    and no name. Whatever really goes wrong is raised."""
+    """Discards standard error: c10d complains there of hosts that have an address and no name. Real
+    failures raise."""
     sys.stderr.flush()
     kept, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 2)
@@ -102,7 +103,7 @@ def _client_of(port):
 
 
 def _serving_store():
-    """Listens on one address alone: by itself a TCPStore listens on every address, for whoever
+    """Listens on one address only. A TCPStore by itself listens on every address, for whoever
     comes."""
     family = socket.AF_INET6 if ":" in _LISTEN else socket.AF_INET
     listening = socket.create_server((_LISTEN, 0), family=family, backlog=socket.SOMAXCONN)
@@ -112,11 +113,11 @@ def _serving_store():
 
 
 def _subgroup(ranks, rank):
-    """A group whose ranks are numbered in the order of `ranks`. Called by its members only.
+    """Makes a group whose ranks are numbered in the order of `ranks`. Only its members call it.
 
-    What new_group does, which before torch 2.12 or so sorts the ranks, and which puts into the name
-    of the group how many groups this process has: where its members have different numbers of them,
-    they wait for each other under different names."""
+    It replaces new_group, which sorts the ranks before torch 2.12 or so, and puts into the group's
+    name how many groups this process has. Members with different numbers of groups would wait for
+    each other under different names."""
     backend, store = c10d._world.pg_map[dist.group.WORLD]
     group, _ = c10d._new_process_group_helper(
         len(ranks),

@@ -1,13 +1,13 @@
-"""Hooks that the user's code puts on gradients: Tensor.register_hook,
+"""Watches hooks that the user's code puts on gradients: Tensor.register_hook,
 Module.register_full_backward_hook and its pre-hook.
 
-What a hook makes of a gradient is the user's word, as a detach() is. `noting()` tells which hooks
-changed one while a backward ran, `leaving_out()` runs a backward without those: if it gives the
-derivative then, the hooks alone make the difference. A hook that communicates is never left out: it
+A hook's change of a gradient is the user's word, as a detach() is. `noting()` tells which hooks
+changed one while a backward ran; `leaving_out()` runs a backward without those. If that gives the
+derivative, the hooks alone make the difference. A hook that communicates is never left out, as it
 may be the collective that the forward's adjoint needs.
 
-Hooks of torch's own (FSDP's, checkpoint's) and of these modules are none of the user's and run as
-they are.
+Hooks of torch itself (FSDP's, checkpoint's) and of these modules are not the user's and run as they
+are.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def noting():
 
 @contextlib.contextmanager
 def leaving_out(texts=None):
-    """`texts`: which ones; all where that is not given."""
+    """Runs without the hooks of these texts, or without any hook if `texts` is None."""
     global _left_out
     _left_out = texts if texts is None else frozenset(texts)
     try:
@@ -86,7 +86,7 @@ def _watched(hook, text):
     global _any
     _any = True
 
-    def called(*arguments):  # torch tells its name where it gives the wrong shape
+    def called(*arguments):  # torch names it if it returns the wrong shape
         if _left_out is None or text in _left_out:
             return None
         return hook(*arguments) if _noted is None else _noted.call(text, hook, arguments)
@@ -95,7 +95,7 @@ def _watched(hook, text):
 
 
 def _exchanges():
-    """How many collectives and messages this rank has begun, in all its groups."""
+    """Returns how many collectives and messages this rank has begun, in all its groups."""
     return sum(group._get_sequence_number_for_group() for group in list(c10d._world.pg_map))
 
 

@@ -1,13 +1,13 @@
-"""Imports the user's modules once, before ranks are forked: of a large package that takes longer
+"""Imports the user's modules once, before ranks are forked. Importing a large package takes longer
 than all that is done with it afterwards.
 
-A child of the zygote tries it, and goes on as the zygote where nothing speaks against it. Against
-it speaks what ranks have each for itself, and what forked ones would lack or share: a module that
-asks at import which rank it is or whether torch.distributed is there; threads, child processes,
-signal handlers, sockets, shared memory, a GPU. Then, and where the import fails in whatever way,
-that child ends, and each rank imports for itself as if nothing had been tried.
+A child of the zygote tries it, and goes on as the zygote unless something that ranks need each for
+itself, or that a fork would lose or share, came up: a module asked at import which rank it is or
+whether torch.distributed is there; or there are threads, child processes, signal handlers, sockets,
+shared memory, a GPU. Then, or if the import fails in any way, the child ends, and each rank imports
+for itself as if nothing had been tried.
 
-What a module prints and warns of meanwhile is kept, for each rank to say it again.
+What a module prints and warns of at import is kept, so that each rank can repeat it.
 """
 
 import contextlib
@@ -32,15 +32,15 @@ _OF_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
 
 
 def imported(places):
-    """In a child of this process that has the modules of `places`: True. In this process, where no
-    child is to go on: False. Where one does, this process waits for it, and ends as it does."""
+    """Forks a child that imports `places`. Returns True in the child if it may go on as the zygote;
+    this process then waits for it and ends as it does. Returns False here if no child goes on."""
     parent = os.getpid()
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
         die_with_parent()
-        if os.getppid() != parent:  # it died before the line above
+        if os.getppid() != parent:  # the parent died before the line above
             os._exit(1)
         adopt_orphans()
         if not _import_all(places):
@@ -54,7 +54,7 @@ def imported(places):
     if in_time and os.read(reader, 1) == _GOES_ON:
         _end_as(child)
     os.close(reader)
-    end_children()  # it, and what it started
+    end_children()  # the child, and what it started
     if not in_time:
         for place in places:
             adapters_loading.refused[place] = f"its import takes more than {_LIMIT_S} s"
@@ -74,7 +74,7 @@ def _end_as(child):
 
 
 def _import_all(places):
-    """Whether ranks may be forked from here now."""
+    """Imports the modules and returns whether ranks may be forked from here now."""
     before = _Surroundings()
     with _limited_memory(), garbage.left_alone(for_good=True), times.spent_in("module"):
         for place in places:
@@ -90,7 +90,7 @@ def _import_all(places):
 
 
 class _Surroundings:
-    """What a fork does not copy, or leaves shared."""
+    """Remembers what a fork does not copy, or leaves shared."""
 
     def __init__(self):
         self._threads = _threads()
@@ -100,7 +100,7 @@ class _Surroundings:
         self._streams = sys.stdout, sys.stderr
 
     def differences(self):
-        """What is there now and was not before, in words."""
+        """Returns words for what is there now and was not before."""
         found = {
             "threads": _threads() - self._threads,
             "child processes": children(),
@@ -114,7 +114,8 @@ class _Surroundings:
 
 
 def _threads():
-    """But for jemalloc's, which stops it before a fork and starts it behind one, on both sides."""
+    """Returns this process's threads except jemalloc's. jemalloc stops that one before a fork and
+    restarts it after, on both sides."""
     found = set()
     for thread in os.listdir("/proc/self/task"):
         with contextlib.suppress(OSError), open(f"/proc/self/task/{thread}/comm") as file:
@@ -124,7 +125,8 @@ def _threads():
 
 
 def _descriptors():
-    """Those whose state is not this process's own; a file's is its offset, which hardly counts."""
+    """Returns the descriptors whose state is not this process's own. For a file that is only its
+    offset, so files do not count."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -135,8 +137,8 @@ def _descriptors():
 
 
 def _shared_memory():
-    """Places of memory that forked processes would all write to; and the driver of a GPU, whose
-    state no fork survives."""
+    """Returns the addresses of memory that all forked processes would write to, and of the driver
+    of a GPU, whose state no fork survives."""
     with open("/proc/self/maps") as file:
         lines = [line.split(maxsplit=5) for line in file]
     return {line[0] for line in lines
@@ -149,8 +151,8 @@ def _handlers():
 
 @contextlib.contextmanager
 def _asking():
-    """A list of what is asked meanwhile that has another answer on a rank. torch's own modules,
-    which have the world as defaults of parameters, may as well be imported before it is there."""
+    """Yields a list of what code asks for meanwhile that has another answer on a rank. torch's own
+    modules have the world as a default of parameters; they may be imported before it is there."""
     asked = []
     world = distributed_c10d._WorldMeta.WORLD
 
@@ -161,7 +163,7 @@ def _asking():
 
     environ = os.environ
     missing = [environ.encodekey(name) for name in _OF_RANKS if name not in environ]
-    environ._data.update(dict.fromkeys(missing, b"0"))  # so that copies have them
+    environ._data.update(dict.fromkeys(missing, b"0"))  # so copies have them
     plain, environ.__class__ = type(environ), _environment_that_notes(asked)
     distributed_c10d._WorldMeta.WORLD = property(get_world, world.fset)
     try:
@@ -174,8 +176,9 @@ def _asking():
 
 
 def _environment_that_notes(asked):
-    """A class for os.environ. Whoever copies it, or looks through it for names of his own, does not
-    ask; whoever finds a rank's variable in the copy, or hands that to a process, does."""
+    """Returns a class for os.environ that adds to `asked`. Copying it, or looking through it for
+    other names, asks nothing. Finding a rank's variable in the copy, or passing one to a process,
+    does."""
 
     class Name(str):
         __hash__ = str.__hash__
@@ -213,7 +216,7 @@ def _environment_that_notes(asked):
 
 
 def _is_torchs(frame):
-    """Whether the module that asks is one of torch's."""
+    """Returns whether the module that asks is one of torch's."""
     while frame.f_code.co_filename == distributed_c10d.__file__:
         frame = frame.f_back
     return frame.f_code.co_filename.startswith(_TORCH)
@@ -221,7 +224,7 @@ def _is_torchs(frame):
 
 @contextlib.contextmanager
 def _captured():
-    """A list that gets what was written to standard output and error, its last 64 KiB."""
+    """Yields a list that gets what was written to standard output and error, its last 64 KiB."""
     text = []
     streams = sys.stdout, sys.stderr
     kept = [os.dup(fd) for fd in (1, 2)]
@@ -244,7 +247,7 @@ def _captured():
 
 @contextlib.contextmanager
 def _limited_memory():
-    """What the driver allows to all ranks of a world together (--max-memory)."""
+    """Limits the memory to what the driver allows all ranks of a world together (--max-memory)."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     allowed = int(os.environ.get("DISTGRAD_MAX_MEMORY", 0))
     if allowed:

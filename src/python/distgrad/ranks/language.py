@@ -1,9 +1,9 @@
-"""The scenario language, evaluated by Python itself: docs/expressions.md.
+"""Evaluates the scenario language (docs/expressions.md) with Python itself.
 
 An expression is parsed, and its whole tree is checked against what is allowed, before anything of
-it is compiled or run. What it means is then Python's own business, so nothing here can differ from
-it. The types that the driver's front end checks besides are not checked here: it evaluates each
-expression as well, and refuses the case.
+it is compiled or run. Python then gives it its meaning, so nothing here can differ from Python. The
+driver's front end also checks types; that is not repeated here, since it evaluates each expression
+as well and refuses the case.
 """
 
 import ast
@@ -23,8 +23,8 @@ _INTEGER_BITS = 63
 
 _REFUSED_KEYWORDS = frozenset(
     "device generator layout memory_format names out pin_memory requires_grad".split())
-# Of torch's results with names. On anything else such an attribute is at most a method, which
-# cannot be called.
+# These are fields of torch's named results. On other values such an attribute is at most a method,
+# which cannot be called.
 _FIELDS = frozenset(
     "values indices min max sign logabsdet eigenvalues eigenvectors Q R U S Vh std mean var".split()
 )
@@ -35,7 +35,8 @@ class InvalidExpression(Exception):
 
 
 class Expression:
-    """One expression, checked and compiled. `names` are those of `known` that it uses."""
+    """Holds one checked, compiled expression. `names` are the names of `known` that it uses. Raises
+    InvalidExpression."""
 
     def __init__(self, text, known):
         check = _Check(frozenset(known))
@@ -50,8 +51,8 @@ class Expression:
         self.names = frozenset(check.used)
 
     def evaluate(self, values, dtype, accept_number=False, device=None):
-        """A tensor; `dtype` is what constructors give by default, and a number's; they make it on
-        `device`. Raises InvalidExpression."""
+        """Returns a tensor. `dtype` is the default dtype of constructors and that of a number's
+        tensor; constructors make tensors on `device`. Raises InvalidExpression."""
         result = self.value(values, dtype, device)
         if isinstance(result, torch.Tensor):
             return result
@@ -60,7 +61,8 @@ class Expression:
         raise InvalidExpression(f"this is a {type(result).__name__}, not a tensor: {self.text}")
 
     def value(self, values, dtype, device=None):
-        """Whatever it is: a tensor, a number, a list. Raises InvalidExpression."""
+        """Returns the value, whatever it is: a tensor, a number, a list. Raises
+        InvalidExpression."""
         scope = dict(_LANGUAGE)
         scope.update((name, values[name]) for name in self.names)
         before = torch.get_default_dtype()
@@ -71,7 +73,7 @@ class Expression:
         except InvalidExpression:
             raise
         except Exception as error:
-            # torch.utils.checkpoint has what it wanted
+            # torch.utils.checkpoint raises this to stop once it has what it needs.
             if type(error).__name__ == "_StopRecomputationError":
                 raise
             raise InvalidExpression(f"{error} ({type(error).__name__} in {self.text})") from error
@@ -80,8 +82,8 @@ class Expression:
 
 
 def inner_of_gradient_norm(loss):
-    """What is in the parentheses of a loss squared_gradient_norm(...); None for another loss. That
-    the parentheses are the whole loss the driver's front end has seen to."""
+    """Returns what a loss squared_gradient_norm(...) has in its parentheses; None for another loss.
+    The driver's front end has checked that the parentheses are the whole loss."""
     text = loss.strip(" \t")
     return (text[len("squared_gradient_norm("):-1]
             if text.startswith("squared_gradient_norm(") else None)
@@ -103,8 +105,8 @@ def _constructing_on(device):
 
 
 class _MemoryBound:
-    """Lets allocations fail that would take the process far beyond what it holds. Not where CUDA
-    maps the memory of GPUs into the process: there a tensor that does not fit is CUDA's own
+    """Makes allocations fail that would take the process far beyond what it holds. Does nothing on
+    GPUs, as CUDA maps their memory into the process; a tensor that does not fit is then CUDA's
     error."""
 
     def __init__(self, device):
@@ -129,13 +131,12 @@ class _MemoryBound:
 
 
 class _Check:
-    """Walks the tree by a list of what is allowed, and gives the tree to compile: the same, with
-    operators on numbers and the turns of loops bounded. Node types that are not named here are
-    refused."""
+    """Walks the tree and refuses node types without a method here. Returns the tree to compile: the
+    same, but operators on numbers and the turns of loops are bounded."""
 
     def __init__(self, known):
         self._known = known
-        self._bound = []  # names of the comprehensions around
+        self._bound = []  # names that the surrounding comprehensions bind
         self.used = set()
 
     def visit(self, node, depth):
@@ -186,7 +187,8 @@ class _Check:
         return node
 
     def _dotted(self, node):
-        """"torch.linalg.det"; None for what does not begin with the module torch."""
+        """Returns "torch.linalg.det" or the like; None if it does not begin with the module
+        torch."""
         parts = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -290,8 +292,8 @@ class _Check:
 
     @staticmethod
     def _check_functional(node, name, dotted):
-        """Some of these work in place where an argument tells them to: only the arguments on
-        offer."""
+        """Allows only the listed arguments, since some functions work in place if an argument tells
+        them to."""
         if dotted != f"torch.nn.functional.{name}" or name not in allowed.FUNCTIONAL:
             raise InvalidExpression(
                 f"{dotted} is not a pure tensor function and is not allowed in a scenario")
@@ -351,7 +353,7 @@ def _argument_name(argument):
 
 
 def _calling(name, arguments):
-    """A call of one of our functions, whose names no text can spell."""
+    """Returns a call of one of our functions, whose names no text can spell."""
     return ast.Call(ast.Name(f"<{name}>", ast.Load()), arguments, [])
 
 
@@ -366,7 +368,8 @@ def _within_64_bits(value):
 
 
 def _bounded(apply):
-    """The operator, refusing what Python would compute for hours: huge integers, long lists."""
+    """Returns the operator, which refuses what Python would compute for hours: huge integers, long
+    lists."""
 
     def operate(left, right):
         if isinstance(left, int) and isinstance(right, int):
@@ -388,7 +391,8 @@ def _bounded(apply):
 
 
 def _rounded(divide, *arguments, **options):
-    """A division. The processor ends the process for a quotient of integers that does not fit."""
+    """Divides, but refuses an integer quotient that does not fit, since the processor would end the
+    process for it."""
     owner = getattr(divide, "__self__", None)
     operands = [owner] if isinstance(owner, torch.Tensor) else []
     operands += [*arguments, *(options[name] for name in ("input", "other") if name in options)]
@@ -432,9 +436,9 @@ _OPERATORS = {
     "RShift": operator.rshift,
 }
 
-# All that an expression can name besides its inputs.
+# Lists all that an expression can name besides its inputs.
 _LANGUAGE = {
-    # No text can spell it, but torch's C code imports some of its modules late, by the running
+    # No text can spell it. torch's C code imports some of its modules late, through the running
     # frame's builtins.
     "__builtins__": {"__import__": builtins.__import__},
     "torch": torch,

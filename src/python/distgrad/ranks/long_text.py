@@ -1,4 +1,4 @@
-"""Text of users' code, which may be of any length, as it is reported."""
+"""Shortens text of users' code, which may have any length, for reports."""
 
 _LONGEST = 8192
 

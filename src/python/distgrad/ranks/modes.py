@@ -1,4 +1,4 @@
-"""The modes in which a subject can be run: what training scripts do around a collective.
+"""Implements the modes of a subject: what training scripts do around a collective.
 
     SUBJECT@checkpoint             the whole forward inside torch.utils.checkpoint,
                                    use_reentrant=False
@@ -10,9 +10,8 @@
     SUBJECT@shared                 gets the program's own tensor as its operand, where else it gets
                                    a copy
 
-aot_eager is the backend that traces forward and backward as the default one does, but runs what it
-traced with torch's own operators: it needs no C++ compiler, and generates no code whose rounding
-would differ.
+The backend aot_eager traces forward and backward as the default one does, but runs the trace with
+torch's own operators. It needs no C++ compiler and generates no code whose rounding would differ.
 """
 
 import functools
@@ -27,18 +26,19 @@ from .subject_text import without_calls
 
 MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared")
 
-# In mode async one rank, for which the others must wait, comes so much later: a result that is used
-# too early is then wrong always and not by luck.
+# In mode async one rank, for which the others must wait, comes so much later. A result that is used
+# too early is then always wrong, and not by luck.
 _LATE_S = 0.03
 
 _MOST_COMPILED = 1 << 12
 
 
 def split_mode(text):
-    """(subject, mode) of "SUBJECT@MODE"; the mode is "" where there is none."""
+    """Returns (subject, mode) of "SUBJECT@MODE"; the mode is "" if there is none. Raises
+    SubjectError."""
     at = without_calls(text).rfind("@")
     subject, mode = text[:at], text[at + 1 :]
-    if at < 0 or "/" in mode or "." in mode:  # of a path, or of no mode
+    if at < 0 or "/" in mode or "." in mode:  # part of a path, or no mode at all
         return text, ""
     if mode not in MODES:
         raise SubjectError(
@@ -47,19 +47,19 @@ def split_mode(text):
 
 
 def begin(mode):
-    """Before the first forward of a case: what was compiled for the last one's shapes is nothing to
-    it."""
+    """Discards what was compiled for the last case's shapes. Call it before the first forward of a
+    case."""
     if mode == "compile":
         torch.compiler.reset()
-        # All call sites are one code object to torch.compile, and after so many compilations of one
-        # it runs it as it is.
+        # torch.compile takes all call sites for one code object, and after this many compilations
+        # of one it runs it uncompiled.
         config = torch._dynamo.config
         config.recompile_limit = config.accumulated_recompile_limit = _MOST_COMPILED
 
 
 def forward_in(mode, forward, leaves):
-    """`forward(*leaves)`, a tensor, as the mode has it. Under a checkpoint `forward` runs a second
-    time in backward."""
+    """Returns `forward(*leaves)`, a tensor, run in the mode. Under a checkpoint `forward` runs a
+    second time in backward."""
     if mode == "autocast":
         with torch.autocast("cpu", torch.bfloat16):
             return forward(*leaves)
@@ -71,11 +71,11 @@ def forward_in(mode, forward, leaves):
 
 
 def function_in(mode, function):
-    """`function` as a script in this mode calls it."""
+    """Returns `function` as a script in this mode calls it."""
     if mode != "compile":
         return function
 
-    # What is compiled is a plain function that calls it, whatever kind of callable it is.
+    # A plain function around it is compiled, whatever kind of callable it is.
     @functools.wraps(function, updated=())
     def call_site(*args, **kwargs):
         return function(*args, **kwargs)
@@ -84,14 +84,14 @@ def function_in(mode, function):
 
 
 def come_late(call, value=None):
-    """In mode async: lets the others wait, now and when the backward of `value` begins, if this
-    rank is the late one."""
+    """In mode async, sleeps if this rank is the late one. With `value`, sleeps when its backward
+    begins instead of now."""
     late = (call.root + 1) % call.group.size if TRAITS[call.kind].only_on_root else call.root
     if not call.is_async or call.group.rank != late:
         return
     if value is None:
         time.sleep(_LATE_S)
     elif value.requires_grad:
-        # Before a hook of the subject's, which is of the call's backward, and whoever copies what
-        # comes.
+        # It runs before a hook of the subject, which is part of the call's backward, and before
+        # observers that copy what arrives.
         register_first(value, lambda _: time.sleep(_LATE_S))

@@ -1,10 +1,10 @@
-"""Casts of float64 to narrower dtypes in the code whose derivative is measured:
+"""Finds and widens casts of float64 to narrower dtypes in the code whose derivative is measured:
 loss(logits.float()), a norm in float32.
 
 Finite differences see the rounding of such a cast as noise, or as steps, though its derivative is
 that of the identity. So `watching()` notes whether a run has any, and under `widening()` the code
-runs as if all its numbers were float64. What that cannot reach, a float32 buffer that is written
-to, is noted in `lost`.
+runs as if all its numbers were float64. `lost` notes casts that it cannot reach, such as into a
+float32 buffer that is written to.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ _WIDE = torch.float64
 
 class Narrowing:
     def __init__(self):
-        self.dtypes = []  # what was cast to
-        self.casts = []  # where: "float32 in layer.py:12"
-        self.lost = []  # those that widening left
+        self.dtypes = []  # dtypes that were cast to
+        self.casts = []  # texts, "float32 in layer.py:12"
+        self.lost = []  # the casts that widening left
 
     @contextlib.contextmanager
     def watching(self):
@@ -36,7 +36,7 @@ class Narrowing:
             yield
 
     def narrowest(self, dtype):
-        """The name of the dtype of fewest digits: `dtype` or one that was cast to."""
+        """Returns the name of the least precise dtype: `dtype` or one that was cast to."""
         return str(max([getattr(torch, dtype), *self.dtypes],
                        key=lambda d: torch.finfo(d).eps)).removeprefix("torch.")
 
@@ -81,7 +81,8 @@ class _Mode(TorchDispatchMode):
 
 
 def _is_narrower(dtype, than):
-    """Than some: also a cast from float32 to bfloat16, as autocast makes, is one."""
+    """Returns whether `dtype` is narrower than some of `than`. So a cast from float32 to bfloat16,
+    as autocast makes, counts too."""
     return any(torch.finfo(dtype).eps > torch.finfo(other).eps for other in than)
 
 
@@ -102,7 +103,7 @@ def _narrow_dtypes(result, written):
 
 
 def _written(func, args, kwargs):
-    """The tensors that the operator writes to."""
+    """Returns the tensors that the operator writes to."""
     if not func._schema.is_mutable:
         return []
     names = func._schema.arguments
@@ -113,8 +114,8 @@ def _written(func, args, kwargs):
 
 
 def _gives_alias(func):
-    """Whether what it gives shares memory with what it got; a copy of that would not be written
-    through."""
+    """Returns whether the result shares memory with an argument. A widened copy of it would not be
+    written through."""
     name = func._schema.name
     return name != "aten::lift_fresh" and any(r.alias_info is not None
                                               for r in func._schema.returns)

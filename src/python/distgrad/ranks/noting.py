@@ -1,11 +1,10 @@
-"""Says on the board which collective this rank enters, from where, and whether it waits in it: for
-the driver, which looks when a case takes long or a rank has died. It changes nothing of the call
-and never raises.
+"""Tells the driver on the board which collective this rank enters, from where, and whether it waits
+in it. The driver looks when a case takes long or a rank has died. Changes nothing of the call and
+never raises.
 
-What is watched are the methods of torch's ProcessGroup, which every collective that Python calls
-comes by, dist.all_reduce as well as group.allreduce; so no function of torch.distributed becomes
-another one. What C++ calls by itself, as DDP's reducer and the functional collectives do, is not
-seen.
+It watches the methods of torch's ProcessGroup, through which every collective that Python calls
+goes, dist.all_reduce as well as group.allreduce. So no function of torch.distributed is replaced.
+It does not see what C++ calls by itself, as DDP's reducer and the functional collectives do.
 """
 
 import functools
@@ -21,13 +20,13 @@ from .collectives import MODULES, kinds_with
 
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_MOST_GROUPS = 12  # and pairs that exchange messages, whose numbers of calls are reported
+_MOST_GROUPS = 12  # groups, and pairs that exchange messages, whose call counts are reported
 _MOST_RECENT = 4
 _MOST_CALLS = 100  # calls of a case
 _MOST_PENDING = 256
 
-# ProcessGroup's method -> kind, the argument that holds this rank's operand, whether all ranks give
-# as much.
+# Maps ProcessGroup's method to the kind, the argument that holds this rank's operand, and whether
+# all ranks give the same size.
 METHODS = {
     **{method: (kind, operand, kind != "all_to_all")
        for kind, module in MODULES.items()
@@ -46,8 +45,7 @@ _count = 0  # of all collectives that this process has entered
 
 
 def entered():
-    """How many collectives this process has entered: two answers that differ have one between
-    them."""
+    """Returns how many collectives this process has entered."""
     return _count
 
 
@@ -56,16 +54,16 @@ class _Notes:
         self._board = board
         self._entered = {}  # group's name -> number of collectives
         self._recent = {}  # group's name -> its last calls
-        self._pending = {}  # id of a Work -> the text of what it is of
+        self._pending = {}  # id of a Work -> the text of its call
         self._current = ""
-        self._calls = []  # of this case
+        self._calls = []  # the collectives of this case
 
     def enter(self, method, group, arguments, options):
         self._current = self._text(method, group, arguments, options)
         self._board.note(self._current, True)
 
     def leave(self, work):
-        """The call has returned, if it was only begun."""
+        """Notes that the call has returned. With a Work it was only begun."""
         if work is not None:
             if len(self._pending) >= _MOST_PENDING:
                 self._pending.clear()
@@ -86,7 +84,7 @@ class _Notes:
         self._board.set_waits(False)
 
     def take(self):
-        """The collectives entered since the last call."""
+        """Returns the collectives entered since the last call."""
         calls, self._calls = self._calls, []
         return calls
 
@@ -98,7 +96,7 @@ class _Notes:
         if kind in _BETWEEN_TWO:
             name, ranks, root = _message(method, arguments, options, name, ranks)
         if name:
-            self._entered[name] = self._entered.pop(name, 0) + 1  # the last used is last
+            self._entered[name] = self._entered.pop(name, 0) + 1  # pop puts the last used last
         dtype, shape = _dtype_and_shape(arguments, operand)
         call = {
             "kind": kind,
@@ -126,8 +124,8 @@ class _Notes:
 
 
 def install(board):
-    """In a rank, before any of the user's code. Once a process. A function that gives what was
-    entered since its last call."""
+    """Installs the notes in a rank. Call it once a process, before any of the user's code. Returns
+    a function that gives what was entered since its last call."""
     notes = _Notes(board)
     for method in METHODS:
         original = getattr(dist.ProcessGroup, method, None)
@@ -144,9 +142,9 @@ def _noted(method, original, notes):
         _count += 1
         try:
             notes.enter(method, group, arguments, options)
-        except Exception:  # of a group or arguments of another kind: nothing is known of this call
+        except Exception:  # unknown groups or arguments: nothing is known of this call
             notes.waited()
-        # Where it raises, the note says that it was in it.
+        # If it raises, the note keeps saying that the rank was in it.
         work = original(group, *arguments, **options)
         notes.leave(work)
         return work
@@ -215,8 +213,8 @@ def _root(arguments, options, ranks):
 
 
 def _message(method, arguments, options, group, ranks):
-    """A message is counted like a collective of the two that exchange it: a name that both know it
-    by, the two, and the other one. Of one from anybody it is not known."""
+    """Describes a message as a collective of the two ranks that exchange it. Returns a name that
+    both know it by, the two, and the other one. For a message from anybody these are unknown."""
     peer = arguments[1] if len(arguments) > 1 else options.get("srcRank", options.get("dstRank"))
     if method == "recv_anysource" or not isinstance(peer, int):
         return "", ranks, -1
@@ -232,7 +230,7 @@ def _is_in_backward():
 
 
 def _place():
-    """The innermost line of the user's code."""
+    """Returns the innermost line of the user's code."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename

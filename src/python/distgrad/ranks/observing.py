@@ -1,9 +1,9 @@
-"""What the backward of each collective call of a case gets and gives, looked at while the case runs
+"""Records what the backward of each collective call of a case gets and gives, while the case runs
 as it always does.
 
-Nothing is put into the graph: hooks on its nodes see what passes, and copy it. No tensor that
-passes is kept: who holds the last reference to one decides whether autograd adds in place or takes
-it for a leaf's gradient.
+Nothing is put into the graph: hooks on its nodes see the tensors that pass, and copy them. None of
+these tensors is kept, since whoever holds the last reference to one decides whether autograd adds
+in place or takes it for a leaf's gradient.
 """
 
 import functools
@@ -15,22 +15,22 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Observer:
-    """The collective calls of one case, on this rank. Under a checkpoint a step is called more than
-    once, and the backward of one of these calls runs: that is the one to tell of."""
+    """Observes the collective calls of one case, on this rank. Under a checkpoint a step is called
+    more than once, but only one call's backward runs: that call is reported."""
 
     def __init__(self):
-        self._calls = {}  # by step: the calls made of it
+        self._calls = {}  # maps a step to the calls made of it
 
     def begin(self, step, operand):
-        """A call is about to be made. What comes back is to be called with its value; nothing else
-        keeps the operand's graph."""
+        """Notes that a call is about to be made, and returns a function to call with its value.
+        Nothing else keeps the operand's graph."""
         call = ObservedCall(operand)
         self._calls.setdefault(step, []).append(call)
         return functools.partial(call.end, edge_of(operand))
 
     def entries(self, steps, writer):
-        """The reply's `observed`. Nothing at all where a backward ran twice, or in parts: what was
-        seen then is no answer."""
+        """Returns the reply's `observed`. It is empty if a backward ran twice, or in parts, as what
+        was seen then is no answer."""
         entries = []
         for step in steps:
             calls = self._calls.get(step, [])
@@ -51,13 +51,13 @@ class ObservedCall:
         self._given = None
         self._first = None  # memory of the first part of `given`
         self._after = None
-        self._memory = None  # the cotangent's
-        self._ran = set()  # places of nodes
+        self._memory = None  # the memory of the cotangent
+        self._ran = set()  # indices of nodes whose hook ran
         self.arrivals = 0
         self.is_unclear = False
 
     def end(self, edge, value):
-        """The call gave `value`; `edge` is what edge_of(operand) was before it."""
+        """Notes that the call gave `value`. `edge` is what edge_of(operand) was before the call."""
         if not value.requires_grad:
             return
         self._zeros = functools.partial(torch.zeros, value.shape, dtype=value.dtype,
@@ -93,7 +93,7 @@ class ObservedCall:
         self.arrivals += 1
         if self.arrivals > 1:
             self.is_unclear = True
-        elif cotangent is None:  # so torch writes zeros
+        elif cotangent is None:  # None is how torch passes zeros
             self._cotangent = self._zeros()
         else:
             self._cotangent = _copy(cotangent)
@@ -121,8 +121,9 @@ class ObservedCall:
             self._look()
 
     def _add(self, part):
-        """As autograd adds up what several nodes give. It keeps the first part as it is, so that
-        the call's other nodes may yet write to that; from the second on it has a sum of its own."""
+        """Adds a part as autograd adds up what several nodes give. Autograd keeps the first part
+        itself, so the call's other nodes may still write to it. From the second part on it has its
+        own sum."""
         if part is None:
             return
         if self._given is None:
@@ -139,15 +140,15 @@ class ObservedCall:
 
 
 class _Memory:
-    """The memory of a tensor, which it does not keep: has anybody written to it?
+    """Tells whether anybody has written to a tensor's memory, without keeping it.
 
-    It knows the memory by tensors that lie in it: while one of them lives, the address is no
-    other's. (Tensor.untyped_storage would count as one more user for as long as the memory lives,
-    and autograd then never adds in place.)"""
+    It knows the memory by tensors that lie in it: while one of them lives, no other tensor gets the
+    address. (Tensor.untyped_storage would count as one more user while the memory lives, and
+    autograd would then never add in place.)"""
 
     @classmethod
     def of(cls, x):
-        """None of a tensor that has no memory of its own, as a sparse one."""
+        """Returns None for a tensor without memory of its own, such as a sparse one."""
         return cls(x) if _has_memory(x) else None
 
     def __init__(self, x):
@@ -158,15 +159,15 @@ class _Memory:
         self._is_autograds = False
 
     def begin(self):
-        """A node of the call begins."""
+        """Notes that a node of the call begins."""
         if self._is_autograds:
             self.written()
 
     def pass_on(self, arrived, given, joining):
-        """A node of the call got and gave these tensors; those of `given` at the places `joining`
-        autograd adds to others. If one of these is in this memory and nobody else has it any more,
-        autograd may add in place: from here on only what is written while a node runs is the call's
-        doing."""
+        """Notes that a node of the call got `arrived` and gave `given`; autograd adds those of
+        `given` at the indices `joining` to others. If one of these is in this memory and nobody
+        else has it any more, autograd may add in place. From then on, only what is written while a
+        node runs counts as the call's doing."""
         if self._alive() is None:
             return
         inside = [x for x in (*arrived, *given) if self._has(x)]
@@ -174,15 +175,15 @@ class _Memory:
         self._is_autograds = self._is_autograds or any(self._has(given[i]) for i in joining)
 
     def written(self):
-        """What it holds now, where that is not what it held at the last look."""
+        """Returns what the memory holds now if that changed since the last look, else None."""
         now = self.now()
-        if now is None or torch.equal(_bits(now), _bits(self._held)):  # bits, so that NaN is NaN
+        if now is None or torch.equal(_bits(now), _bits(self._held)):  # bits, so NaN equals NaN
             return None
         self._held = now
         return now
 
     def now(self):
-        """A copy of what it holds; None where it is gone."""
+        """Returns a copy of what the memory holds; None if it is gone."""
         x = self._alive()
         if x is None:
             return None
@@ -201,13 +202,13 @@ def _has_memory(x):
 
 
 def _begin_of(x):
-    """Where its storage begins, for tensors that count in the same elements."""
+    """Returns what identifies the storage's begin, for tensors with elements of one dtype."""
     return x.device, x.dtype, x.data_ptr() - x.storage_offset() * x.element_size()
 
 
 def register_first(x, hook):
-    """As x.register_hook, before the hooks that it has: torch calls them in the order of a dict
-    that it keeps."""
+    """Registers a hook that runs before the hooks that `x` has: torch calls them in the order of a
+    dict that it keeps."""
     handle = x.register_hook(hook)
     hooks = x._backward_hooks
     for key in [key for key in hooks if key != handle.id]:
@@ -231,7 +232,8 @@ def _bits(x):
 
 
 def edge_of(x):
-    """Where the gradient of `x` arrives: (node, number). None where it wants none."""
+    """Returns where the gradient of `x` arrives: (node, output number). None if `x` needs no
+    gradient."""
     if not x.requires_grad:
         return None
     if x.grad_fn is None:
@@ -240,7 +242,7 @@ def edge_of(x):
 
 
 def _way(end, edge):
-    """From the node `end` down to `edge`: the nodes on the way, with the numbers of those of their
+    """Returns the nodes on the way from `end` down to `edge`, each with the numbers of its
     gradients that go to `edge`, and of those that autograd adds to others."""
     below = {}
     waiting = [end]

@@ -1,4 +1,4 @@
-"""Where in the user's code something happens."""
+"""Finds where in the user's code something happens."""
 
 import os
 import sys
@@ -8,13 +8,13 @@ import torch
 
 from .long_text import cut
 
-_LOOKED_THROUGH = 1 << 18  # for which a regular expression takes 0.1 s
+_LOOKED_THROUGH = 1 << 18  # characters; a regular expression takes 0.1 s for them
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 def place():
-    """The line of the user's code that is running, "layer.py:12"."""
+    """Returns the line of the user's code that is running, "layer.py:12"."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == "<expression>":
@@ -28,11 +28,12 @@ def place():
 
 
 def words_of(error):
-    """An exception's text, or the line that raised one without: `assert x.is_cuda`."""
+    """Returns an exception's text, or the line that raised one without text: `assert x.is_cuda`."""
     frames = traceback.extract_tb(error.__traceback__)
     return str(error) or (frames[-1].line if frames else None) or ""
 
 
 def begin_and_end_of(error):
-    """Its words, as far as they are looked through for what they speak of."""
+    """Returns the begin and end of an exception's words, so that matching a long text stays
+    fast."""
     return cut(words_of(error), _LOOKED_THROUGH)

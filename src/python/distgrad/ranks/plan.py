@@ -1,4 +1,4 @@
-"""A program before it runs: its expressions, which of its steps gradients go through, and its
+"""Prepares a program before it runs: its expressions, which steps gradients go through, and its
 collectives as calls."""
 
 import functools
@@ -11,7 +11,7 @@ from .values import rank_names
 
 
 class InvalidAt(InvalidExpression):
-    """With the JSON pointer of the text."""
+    """Carries the JSON pointer of the invalid text."""
 
     def __init__(self, pointer, message):
         super().__init__(message)
@@ -19,8 +19,8 @@ class InvalidAt(InvalidExpression):
 
 
 class Plan:
-    """The program's expressions, and which of its steps gradients go through. The same on every
-    rank."""
+    """Holds the program's expressions, and which of its steps gradients go through. The same on
+    every rank. Raises InvalidAt."""
 
     def __init__(self, program):
         known = set(rank_names(program, 0))
@@ -29,7 +29,7 @@ class Plan:
             known.add(item["name"])
             if item.get("requires_grad", True):
                 on_gradient.add(item["name"])
-        self.steps = []  # by step a tuple of expressions: an operand's, or the arguments'
+        self.steps = []  # per step a tuple of expressions: an operand's, or the arguments'
         self.depends_on_gradient = []
         self.arguments_on_gradient = []
         self.has_code = any("call" in step for step in program["steps"])
@@ -80,7 +80,7 @@ def _compiled(text, known):
 
 
 def call_of(step, groups):
-    """None for a step that is no collective."""
+    """Returns the step's Call, or None for a step that is no collective."""
     spec = step.get("collective")
     if spec is None:
         return None

@@ -1,4 +1,5 @@
-"""Standard output and error of a process that runs users' code, in a file that cannot grow."""
+"""Sends standard output and error of a process that runs users' code into a file that cannot
+grow."""
 
 import io
 import os
@@ -6,8 +7,8 @@ import sys
 
 
 class _File(io.RawIOBase):
-    """A file of a fixed size. What does not fit in goes to its beginning: of much that is printed
-    the end counts."""
+    """Writes to a file of a fixed size. What does not fit goes to its beginning, since of much
+    output the end counts."""
 
     def __init__(self, fd):
         self._fd = fd
@@ -21,14 +22,14 @@ class _File(io.RawIOBase):
     def write(self, data):
         try:
             return os.write(self._fd, data)
-        except PermissionError:  # at its end
+        except PermissionError:  # the file is full
             os.lseek(self._fd, 0, os.SEEK_SET)
             return os.write(self._fd, data)
 
 
 def print_into(fd):
-    """Both streams write each line at once, so that a crash loses nothing and lines keep their
-    order."""
+    """Redirects both streams to `fd`. They write each line at once, so a crash loses nothing and
+    lines keep their order."""
     for name, target in (("stdout", 1), ("stderr", 2)):
         getattr(sys, name).flush()
         os.dup2(fd, target)

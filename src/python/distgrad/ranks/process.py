@@ -1,4 +1,4 @@
-"""How a process stands to the kernel: its name, its end, its place among others."""
+"""Sets what the kernel knows of a process: its name, its end, its children and its limits."""
 
 import contextlib
 import ctypes
@@ -7,8 +7,8 @@ import resource
 import signal
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-_DESCRIPTORS = 1 << 16  # some programs visit every possible one
-_GENERATIONS = 100  # what forks faster than it is killed
+_DESCRIPTORS = 1 << 16  # some programs visit every possible descriptor
+_GENERATIONS = 100  # after so many rounds, children that fork faster than they die are left
 
 
 def die_with_parent():
@@ -16,13 +16,13 @@ def die_with_parent():
 
 
 def adopt_orphans():
-    """What code under test starts in a session of its own becomes this process's child when its
-    parent ends."""
+    """Makes this process the parent of orphans, so that what code under test starts in its own
+    session can be ended."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_children(kept=()):
-    """Kills all other children and waits for them, and for what they leave behind in turn."""
+    """Kills all children but `kept` and waits for them, and for what they leave behind in turn."""
     for _ in range(_GENERATIONS):
         found = set(children()).difference(kept)
         if not found:
@@ -45,20 +45,22 @@ def children():
 
 
 def set_group(pid):
-    """Its own process group, which it is killed with. Parent and child both do it, so that it is
-    done whoever runs first."""
-    with contextlib.suppress(OSError):  # it has ended already
+    """Gives the process its own process group, with which it is killed. Parent and child both call
+    it, so it is done whichever runs first."""
+    with contextlib.suppress(OSError):  # the process has ended already
         os.setpgid(pid, pid)
 
 
 def kill_group(pid):
-    """What a process that has set_group started as well, if that has no group of its own."""
+    """Kills the process group: a process that called set_group and what it started in the same
+    group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
 
 
 def limit_memory(allowed, for_good=True):
-    """So many bytes more than there are now. Not `for_good`: the limit may be raised again."""
+    """Limits data memory to `allowed` bytes more than there are now. Unless `for_good`, the limit
+    may be raised again."""
     with open("/proc/self/status") as file:
         held = 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -75,17 +77,17 @@ def raise_descriptor_limit():
 
 
 def set_name(name):
-    """What ps shows; its first 15 characters."""
+    """Sets the name that ps shows, its first 15 characters."""
     _prctl(_PR_SET_NAME, name.encode())
 
 
 def wait_for_a_free_core():
-    """A woken thread takes no core from the one that wakes it, so that Gloo's threads do not spin
-    on each other's locks."""
+    """Keeps a woken thread from taking the core of the one that wakes it, so that Gloo's threads do
+    not spin on each other's locks."""
     try:
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except (AttributeError, OSError):
-        pass  # all works, slower
+        pass  # everything works without it, only slower
 
 
 def _prctl(option, value):

@@ -1,9 +1,9 @@
-"""How far rounding may move a result: an estimate, for code of which nothing is known.
+"""Estimates how far rounding may move a result of code of which nothing is known.
 
-The computation runs in float64 again a few times while everything that an operator takes and gives
+The computation runs in float64 a few more times while everything that an operator takes and gives
 is moved at random by up to one rounding of the narrower dtype: Monte Carlo arithmetic (D. S.
-Parker, 1997). What that changes, times a margin, is the bound. It is no proof, as the simulator's
-is; docs/tolerance.md says what that means.
+Parker, 1997). The bound is the largest change times a margin. Unlike the simulator's it is no
+proof; docs/tolerance.md says what that means.
 """
 
 import torch
@@ -15,11 +15,11 @@ _MARGIN = 16
 _ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11,
               "float8_e4m3fn": 2.0**-4, "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3,
               "float8_e5m2fnuz": 2.0**-3, "float8_e8m0fnu": 2.0**-1}
-# 3/4 of the significand
+# Scales a mantissa so that it is an integer if 3/4 of the significand's bits hold it.
 _FEW_BITS = dict.fromkeys(_ROUNDOFFS, 2.0**2) | {"float64": 2.0**40, "float32": 2.0**18,
                                                  "bfloat16": 2.0**6, "float16": 2.0**8}
-# From here on, relative to the tensor's largest value, a rounding does not blur an element but
-# decides it: a branch.
+# A rounding that changes an element by more than this, relative to the tensor's largest value, does
+# not blur it but decides it: a branch.
 _DECIDES = dict.fromkeys(_ROUNDOFFS, 2.0**-2) | {"float64": 2.0**-20, "float32": 2.0**-12,
                                                  "bfloat16": 2.0**-4, "float16": 2.0**-5}
 
@@ -42,8 +42,8 @@ def roundoff(dtype):
 
 
 def without_dynamo(dispatch):
-    """torch.compile leaves it alone, and what it calls. Said so, since torch's own way imports the
-    compiler at a mode's first operator, for some seconds."""
+    """Makes torch.compile leave `dispatch` and what it calls alone. torch's own decorator would
+    import the compiler at a mode's first operator, which takes seconds."""
     setattr(dispatch, "__dynamo_disable", dispatch)
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
@@ -56,12 +56,12 @@ def _is_exact(func, names):
 
 
 def has_values(x):
-    """Whether it is a plain tensor of numbers that can be moved a little."""
+    """Returns whether `x` is a plain tensor of numbers that can be moved a little."""
     return type(x) is torch.Tensor and x.is_floating_point() and x.numel() > 0
 
 
 class Rounding(TorchDispatchMode):
-    """Moves what is computed while it is on. `dtype`: whose roundings."""
+    """Moves what is computed while it is on by up to one rounding of `dtype`."""
 
     def __init__(self, dtype, seed):
         super().__init__()
@@ -92,7 +92,8 @@ class Rounding(TorchDispatchMode):
             x.mul_(1 + self._noise(x))
 
     def _noise(self, x):
-        """Nothing where the value has few enough bits that no rounding is behind it."""
+        """Returns noise for each element, 0 if the value has so few bits that no rounding is behind
+        it."""
         noise = ((2 * torch.rand(x.shape, dtype=torch.float64, generator=self._generator) - 1)
                  * self._unit)
         mantissa, _ = torch.frexp(x)
@@ -102,8 +103,8 @@ class Rounding(TorchDispatchMode):
 
 
 class Shaking(TorchDispatchMode):
-    """Moves what operators give by up to a rounding, each of its own dtype, of the tensor's largest
-    element: what an operator adds up inside is as large as that, be its result nearly 0."""
+    """Moves what operators give by up to one rounding, in its own dtype, of the tensor's largest
+    element. The sums inside an operator are as large as that even if its result is nearly 0."""
 
     _still = EXACT
 
@@ -148,10 +149,10 @@ class Spread:
 
 
 def bound_of(spread, value, dtype, roundings):
-    """The bound of each element, and where no bound can be given: rounding decides there.
+    """Returns the bound of each element, and a mask of elements that have none because rounding
+    decides them.
 
-    `roundings`: how many operations a result may be of that are nowhere else, such as sums over the
-    ranks.
+    `roundings` counts operations that the runs do not move, such as sums over the ranks.
     """
     unit = _ROUNDOFFS[dtype]
     largest = float(value.abs().nan_to_num(posinf=0).max()) if value.numel() else 0.0

@@ -1,4 +1,4 @@
-"""One rank's part of a case: from inputs to gradients."""
+"""Runs one rank's part of a case: from inputs to gradients."""
 
 import contextlib
 import functools
@@ -38,7 +38,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _TRANSPORT_WORDS = ("gloo/", "Connection ", "NCCL error", "CUDA error", "CUDA out of memory")
 
 class Runner:
-    """Runs cases on this rank, one after another; connections and subjects are kept from case to
+    """Runs cases on this rank, one after another. Keeps connections and subjects from case to
     case."""
 
     def __init__(self, rank, world_size, board):
@@ -46,17 +46,17 @@ class Runner:
         self.board = board
         self.groups = Groups(rank, world_size, board)
         self._subjects = {}
-        self._unwaited = []  # calls of the last case as it is, that nobody waited for
+        self._unwaited = []  # calls of the last plain case that nobody waited for
 
     def run(self, request, frame, writer):
-        """The keys of the reply that a result has. `writer` gets its tensors. Never raises."""
+        """Returns the keys of a result's reply. `writer` gets its tensors. Never raises."""
         result = {"loss": 0.0, "loss_shape": [], "gradients": [], "steps": [], "skipped": ""}
         self.board.enter(-1, places.FORWARD)
         threads = set(threading.enumerate())
         with warned.caught() as caught, torch.enable_grad(), Unwaited() as calls:
             try:
                 is_asked_for = "drive" not in request and not request.get("observe", False)
-                if not is_asked_for:  # what a race makes of a call is no finding about its backward
+                if not is_asked_for:  # a race says nothing about a backward
                     calls.waited_for = self._unwaited
                 with contextlib.nullcontext() if is_asked_for else debugging.silent():
                     _Case(self, request, frame, writer, result).run()
@@ -74,8 +74,9 @@ class Runner:
         return result
 
     def subject(self, text, groups):
-        """Loaded once; its `setup` hears of every change of the groups."""
-        from .subjects import load_subject  # here, so that whatever it raises belongs to a case
+        """Returns the subject, which is loaded once. Its `setup` hears of every change of the
+        groups."""
+        from .subjects import load_subject  # here, so whatever it raises belongs to a case
 
         if text not in self._subjects:
             with times.spent_in("module"):
@@ -106,8 +107,8 @@ class _Case:
         self.dtype = DTYPES[self.program["dtype"]]
         self.reported = []  # values of the steps that are reported
         self.leaves = []  # (input, tensor), of the inputs that require grad
-        self._values = {}  # by name: what expressions may use
-        self._is_first_pass = True  # through the forward
+        self._values = {}  # maps names to what expressions may use
+        self._is_first_pass = True  # true until forward() has run once
         self._observer = None
 
     def run(self):
@@ -126,7 +127,7 @@ class _Case:
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
         observes = self._request.get("observe", False)
-        if observes and not self.plan.loss_is_gradient_norm:  # of that a call has two backwards
+        if observes and not self.plan.loss_is_gradient_norm:  # there a call has two backwards
             self._observer = Observer()
         self.make_leaves()
         self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
@@ -141,12 +142,12 @@ class _Case:
             self.result["observed"] = self._observer.entries(steps, self.writer)
 
     def written(self, tensors):
-        """What stands for them in the reply."""
+        """Writes the tensors and returns what stands for them in the reply."""
         return [None if x is None else self.writer.tensor(x) for x in tensors]
 
     def _to_end(self, *leaves):
-        """From the leaves to what backward begins at. Under a checkpoint this runs once more, in
-        backward."""
+        """Runs from the leaves to the tensor at which backward begins. Under a checkpoint this runs
+        once more, in backward."""
         self._values = self._inputs | {item["name"]: leaf
                                        for (item, _), leaf in zip(self.leaves, leaves)}
         writes = self._is_first_pass
@@ -163,7 +164,7 @@ class _Case:
         self.groups = self._make_groups()
         if "measured" in self._request:
             _watch()
-        # Of that only the call counts
+        # A driven case needs the call only.
         self.plan = None if "drive" in self._request else Plan(self.program)
         with self._loading():
             self.subject = self._runner.subject(self._request["subject"], self.groups)
@@ -179,7 +180,7 @@ class _Case:
 
     @contextlib.contextmanager
     def _loading(self):
-        """While the user's code is imported and set up the case's clock stands still."""
+        """Stops the case's clock while the user's code is imported and set up."""
         began = time.monotonic_ns()
         self.board.enter(-1, places.LOAD)
         try:
@@ -196,7 +197,8 @@ class _Case:
         return groups
 
     def make_leaves(self, value_of=None):
-        """`value_of(item)`: what this rank holds; the input's own value where that is not given."""
+        """Makes this rank's leaves. `value_of(item)` gives what it holds; by default that is the
+        input's own value."""
         self._values = dict(rank_names(self.program, self.rank))
         self.leaves, self.reported, self._is_first_pass = [], [], True
         for item in self.program["inputs"]:
@@ -208,18 +210,18 @@ class _Case:
         self._inputs = dict(self._values)
 
     def held(self, name):
-        """What this rank has of the input."""
+        """Returns what this rank holds of the input `name`."""
         return self._held(next(item for item in self.program["inputs"] if item["name"] == name))
 
     def _held(self, item):
         return value_on(self.program, self._frame, item, self.rank).to(self._device)
 
     def value_of(self, item, make):
-        """make(program, frame, item, rank), with this case's."""
+        """Calls make(program, frame, item, rank) with this case's values."""
         return make(self.program, self._frame, item, self.rank)
 
     def forward(self):
-        """The loss, and the values that backward must reach on every rank."""
+        """Returns the loss, and the values that backward must reach on every rank."""
         if self.plan.has_code:
             seed(self.rank)
         reached = [y for i in range(len(self._calls)) if (y := self._run_step(i)) is not None]
@@ -231,7 +233,7 @@ class _Case:
         return loss, reached
 
     def _run_step(self, index):
-        """The value, where backward must reach it on every rank; else None."""
+        """Returns the step's value if backward must reach it on every rank, else None."""
         self.board.enter(index, places.FORWARD)
         if self._functions[index] is not None:
             value = self._called(index)
@@ -250,7 +252,7 @@ class _Case:
         return value if self.plan.reaches_loss[index] and value.requires_grad else None
 
     def exchanged_alone(self, name, leaf):
-        """What the first step gives, a collective of the input `name`."""
+        """Returns what the first step gives, a collective of the input `name`."""
         self._values = {name: leaf}
         self.board.enter(0, places.FORWARD)
         value = self._exchanged(0, leaf, True)
@@ -273,9 +275,9 @@ class _Case:
         return checked(self._functions[index](*arguments), step["call"]["code"])
 
     def _operand(self, x, depends_on_gradient):
-        """What the subject gets: attached to the graph on every rank or on none, whatever the value
-        is on this one. Else the others would wait in backward for ever. And a copy of what other
-        steps see, as a subject may work in place."""
+        """Returns the operand for the subject. It is attached to the graph on every rank or on
+        none, whatever this rank's value is; else the others would wait in backward for ever. It is
+        a copy if other steps see the tensor, as a subject may work in place."""
         if depends_on_gradient and not x.requires_grad and x.is_floating_point():
             return attached(x)
         x = x if depends_on_gradient else x.detach()
@@ -292,14 +294,14 @@ class _Case:
         self.board.enter(index, places.BACKWARD)
 
     def backward(self, loss, reached, weight=None):
-        """`weight`: the cotangent to start with; the request's where it is not given."""
+        """Runs backward from the cotangent `weight`, by default the request's."""
         if weight is None:
             weight = self._frame.numbers(self._request["weights"])[self.rank]
         self.run_backward(anchored(loss, reached, weight))
 
     def _squared_gradient_norm(self, loss, reached):
-        """Of the gradients, through the collectives, of all ranks' losses with respect to this
-        rank's inputs."""
+        """Returns the squared norm of the gradients, through the collectives, of all ranks' losses
+        with respect to this rank's inputs."""
         norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
         end = anchored(loss, reached, 1.0)
         if end.requires_grad:
@@ -311,18 +313,18 @@ class _Case:
 
     @staticmethod
     def run_backward(end):
-        if not end.requires_grad:  # it counts as missing gradients
+        if not end.requires_grad:  # its gradients count as missing
             return
         try:
             end.backward()
         except RuntimeError as error:
-            # On every rank at the same node, before anything of it is sent
+            # All ranks raise this at the same node, before anything of it is sent.
             if "marked with @once_differentiable" not in str(error):
                 raise
             raise NotOffered("its backward is marked with @once_differentiable") from error
 
     def gradients(self):
-        """Of the leaves, after `sync`; None where one is missing."""
+        """Returns the leaves' gradients after `sync`; None if one is missing."""
         self.board.enter(len(self.program["steps"]), places.SYNC)
         gradients = []
         for item, leaf in self.leaves:
@@ -330,8 +332,8 @@ class _Case:
             for entry in item.get("sync", ()):
                 group = self.groups[entry["axis"]]
                 gradient = _summed_where_present(group, gradient, leaf)
-                # Also where no rank of this group has one: along the next axis others may, and wait
-                # for this rank.
+                # Goes on even if no rank of this group has a gradient: along the next axis others
+                # may, and wait for this rank.
                 if gradient is not None and entry["op"] == "mean":
                     gradient = gradient / group.size
             gradients.append(gradient)
@@ -340,7 +342,7 @@ class _Case:
 
 def _watch():
     """Lets cuts.py and hooks.py put themselves into torch, before any of the user's modules binds
-    what they replace to a name of its own. Only where the truth is to be measured: everything else
+    what they replace to its own name. Only called if the truth is measured, so everything else
     meets torch as it is."""
     if f"{__package__}.cuts" not in sys.modules and adapters_loading.loaded:
         raise NeedsFreshRank("user modules are imported already, which cannot be watched any more")
@@ -348,8 +350,9 @@ def _watch():
 
 
 def _summed_where_present(group, gradient, leaf):
-    """A rank without a gradient counts as zeros, as in DDP; None where no rank has one. One
-    exchange, so that a rank need not know beforehand whether the others have one."""
+    """Returns the sum over the group. A rank without a gradient counts as zeros, as in DDP; if no
+    rank has one, returns None. It takes one exchange, so no rank need know beforehand which others
+    have a gradient."""
     mine = torch.zeros_like(leaf.detach()) if gradient is None else gradient
     present = mine.new_full((1,), 0 if gradient is None else 1)
     total = summed(torch.cat([mine.reshape(-1), present]), group.process_group)
@@ -360,8 +363,8 @@ def _summed_where_present(group, gradient, leaf):
 
 
 def _kind_of(error):
-    """Gloo, NCCL, CUDA and c10d say what happened to a connection or a device; anything else
-    happened to the program."""
+    """Returns the error's kind in the reply. Errors of Gloo, NCCL, CUDA and c10d concern a
+    connection or a device; all others are the program's."""
     if isinstance(error, SubjectError):
         return "subject"
     if isinstance(error, NeedsFreshRank):
@@ -394,5 +397,6 @@ def _text_of(error):
 
 
 def _is_users(file):
-    """Not ours and not torch's own, which say little to who wrote the subject."""
+    """Returns whether the file is neither ours nor torch's. Those frames tell the subject's author
+    little."""
     return not os.path.abspath(file).startswith((_HERE, _TORCH))

@@ -1,9 +1,9 @@
-"""The truth of a program whose calls say what they mean for all ranks at once: all virtual ranks in
-one autograd graph.
+"""Simulates a program whose calls say what they mean for all ranks at once, with all virtual ranks
+in one autograd graph.
 
-Collectives beside the calls are those of built_in.joint, inputs that are replicated or sharded one
-leaf. It answers the protocol's `simulate`, for programs with calls; all others have the simulator
-in C++, which also replays rules.
+The other collectives are those of built_in.joint, and a replicated or sharded input is one leaf. It
+answers the protocol's `simulate` for programs with calls. All others have the simulator in C++,
+which also replays rules.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from .values import held_of, is_local, leaf_of, rank_names, size_names
 
 class Simulator:
     def run(self, request, frame, writer):
-        """The keys of the reply that a simulation has. Never raises."""
+        """Returns the keys of a simulation's reply. Never raises."""
         empty = {"steps": [], "cotangents": [], "gradients": [], "bounds": [], "exact": False,
                  "bound_notes": [], "undecided": [], "forward_only": "", "single_loss_bound": 0.0,
                  "single_gradients": [], "single_bounds": [], "file_truth": [],
@@ -42,7 +42,7 @@ class Simulator:
 
 
 class _Leaf:
-    """An input: the leaves, one a rank or one, in float64."""
+    """Holds an input's leaves in float64: one per rank for a local input, else one."""
 
     def __init__(self, program, frame, item):
         self.item = item
@@ -101,7 +101,7 @@ class _Simulation:
     # -- forward
 
     def _forward(self):
-        """The losses by rank, and by reported step the values by rank."""
+        """Returns the losses by rank, and for each reported step (name, values by rank)."""
         scopes = [dict(names) for names in self._names]
         for leaf in self._leaves:
             for rank in self._ranks:
@@ -163,8 +163,8 @@ class _Simulation:
 
     @staticmethod
     def _gradients(losses, weights, wanted):
-        """Zeros where there is no path. Losses of weight 0 take no part: their derivative may be
-        infinite."""
+        """Returns the gradients, zeros where there is no path. Leaves out losses of weight 0, since
+        their derivative may be infinite."""
         counted = [(x, w) for x, w in zip(losses, weights) if w != 0 and x.requires_grad]
         if not counted or not wanted:
             return [torch.zeros_like(x) for x in wanted]
@@ -273,7 +273,7 @@ class _Simulation:
         loss = loss.reshape(()).to(torch.float64)
         gradients = self._gradients([loss], [1.0], self._wanted())
         largest = max([1.0, *(float(g.abs().max()) for g in gradients if g.numel())])
-        slack = 1e-9 * largest  # of two ways to compute it; a wrong program is wrong by a factor
+        slack = 1e-9 * largest  # between two computations; a wrong program is wrong by a factor
         return {"single_loss": number(float(loss)),
                 "single_loss_bound": 1e-9 * max(1.0, abs(float(loss))),
                 "single_gradients": self._by_input(gradients),

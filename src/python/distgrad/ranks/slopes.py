@@ -1,21 +1,22 @@
-"""Slopes by finite differences."""
+"""Measures slopes by finite differences."""
 
 import torch
 
-# Step sizes, relative to the element: pairs of which the second is a quarter of the first. A pair
-# is taken where both give the same slope, which they do unless a kink or jump lies between; then
-# the next, smaller one.
+# These step sizes are relative to the element. Each is used with a quarter of itself. If both give
+# the same slope it is taken; they differ if a kink or jump lies between, and then the next, smaller
+# step is tried.
 STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
-LARGE_STEPS = (2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-10)  # where losses are noisy
+LARGE_STEPS = (2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-10)  # for noisy losses
 _AGREES = 1e-4
 _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
 _NOISE = 64 * 2.0**-53  # of a loss, relative to it
 
 
 class Slope:
-    """The slopes of all ranks' losses in one element, from the losses at +h, -h, +h/4 and -h/4.
+    """Computes the slopes of all ranks' losses in one element, from the losses at +h, -h, +h/4 and
+    -h/4.
 
-    `noise`: of these losses, by rank, where it is more than float64's."""
+    `noise` is that of the losses, by rank, if it exceeds float64's."""
 
     def __init__(self, base, h, up, down, up_near, down_near, noise=None):
         self._h = h
@@ -48,7 +49,7 @@ class Slope:
         elif not self.agrees(weights):
             self.why = ("finite differences with different steps do not agree on the slope at"
                         " this value")
-        if self.why:  # no bound: what is meant here is not known, and nothing is near enough to it
+        if self.why:  # no bound: no value counts as near one that is not known
             self.error = 1e-7 * self.value.abs()
         self.error = self.error.nan_to_num(nan=0, posinf=0)
 
@@ -58,5 +59,5 @@ def _is_finite(x):
 
 
 def weighted(by_rank, weights):
-    """Sums over the ranks' losses, those of weight 0 left out: they may be infinite."""
+    """Sums over the ranks' losses without those of weight 0, which may be infinite."""
     return torch.where(weights != 0, by_rank * weights, torch.zeros_like(by_rank)).sum(-1)

@@ -1,12 +1,12 @@
-"""How a tensor lies in memory, given to a copy of it."""
+"""Gives a copy of a tensor the same layout in memory."""
 
 import torch
 
 
 def laid_out(x, strides):
-    """A copy of `x` with these strides, in elements. Along a stride of 0 all are its first element.
-    `strides` empty: contiguous. Between its elements are zeros, so that who reads these is wrong in
-    the same way each time."""
+    """Returns a copy of `x` with these strides, in elements; contiguous if `strides` is empty.
+    Along a stride of 0 all elements are the first. The gaps hold zeros, so that code that reads
+    them is wrong in the same way each time."""
     if not strides:
         return x.clone(memory_format=torch.contiguous_format)
     once = x
@@ -20,9 +20,9 @@ def laid_out(x, strides):
 
 
 def rearranged(x, there, back):
-    """there(x), the elements of `x` in another order or shape, of which back() is the inverse. In
-    forward and backward what is contiguous stays so, and so does what is not: who reads a cotangent
-    in the order of its memory would else be right here."""
+    """Returns there(x), the elements of `x` in another order or shape; back() is the inverse. In
+    forward and backward, contiguous tensors stay contiguous, and others stay non-contiguous.
+    Otherwise code that reads a cotangent in memory order would be right here."""
     return _Rearranged.apply(x, there, back)
 
 
@@ -44,7 +44,8 @@ class _Rearranged(torch.autograd.Function):
 
 
 def _not_contiguous(shape):
-    """Strides: of the dimensions in reverse, or with gaps where there is only one."""
+    """Returns strides that are not contiguous: the dimensions in reverse, or gaps if there is only
+    one."""
     strides, step = [], 1 if sum(size > 1 for size in shape) > 1 else 2
     for size in shape:
         strides.append(step)

@@ -1,13 +1,13 @@
-"""How the text of a subject is cut, which may have a call written out in it: what parts subjects
-means nothing in a call's brackets. src/model/subject_text.cpp cuts it alike."""
+"""Cuts the text of a subject, which may hold a call written out. Separators inside a call's
+brackets separate nothing. src/model/subject_text.cpp cuts it alike."""
 
 _PREFIX = "python:"
 _OPENING, _CLOSING = "([{", ")]}"
 
 
 def without_calls(text):
-    """`text` with what calls in it have in brackets overwritten, and the brackets, in the same
-    length: "python:m:f(x)[0]" is "python:m:f______"."""
+    """Returns `text` of the same length with the brackets of calls and their content overwritten:
+    "python:m:f(x)[0]" becomes "python:m:f______"."""
     plain, at = list(text), text.find("(")
     while at >= 0:
         if not _begins_call(text, at):
@@ -28,8 +28,8 @@ def _is_of_a_name(character):
 
 
 def _begins_call(text, end):
-    """Whether ":NAME" stands before `end`, and "python:" somewhere before that. Brackets elsewhere
-    are a path's."""
+    """Returns whether ":NAME" stands before `end`, and "python:" somewhere before that. Other
+    brackets are a path's."""
     begin = end
     while begin > 0 and _is_of_a_name(text[begin - 1]):
         begin -= 1

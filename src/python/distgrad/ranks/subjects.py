@@ -1,4 +1,4 @@
-"""The implementation under test, from the text that the user typed after --subject.
+"""Loads the implementation under test from the text that the user typed after --subject.
 
     python:MODULE:NAME     python:FILE.py:NAME     a function, an autograd.Function's apply, a
                            Module; NAME may be dotted
@@ -26,9 +26,9 @@ BUILT_IN = {"reference": built_in.reference, "in_place": built_in.in_place}
 
 
 def load_subject(text):
-    """The subject that `text` names. Raises SubjectError."""
+    """Returns the subject that `text` names. Raises SubjectError."""
     assigned = list(_ASSIGNED.finditer(without_calls(text)))
-    setups = {}  # by module, so that one that serves two kinds is set up once
+    setups = {}  # by module, so one that serves two kinds is set up once
     if not assigned or assigned[0].start() != 0:
         kind, part = _load_part(text, None, setups)
         return Subject({}, part, setups) if kind is None else Subject({kind: part},
@@ -53,14 +53,14 @@ class Subject:
         self._layout = None
 
     def check(self, call):
-        """Raises NotOffered where the call is not offered, alike on every rank, and SubjectError
-        where it would be but cannot be mapped."""
+        """Raises NotOffered if the subject does not offer the call, alike on every rank, and
+        SubjectError if it would but the call cannot be mapped."""
         self._part(call).check(self._in_mode(call))
 
     def setup(self, groups):
         """Calls the user's `setup(groups)`, if the file has one, with the process groups by name.
-        To be called before the first case and may be before each: only a layout other than the last
-        one's is handed on."""
+        Call it before the first case; it may be called before each, and passes on a changed layout
+        only."""
         layout = tuple(
             (name, group.ranks, id(group.process_group)) for name, group in groups.items())
         if layout == self._layout:
@@ -70,8 +70,8 @@ class Subject:
             setup.run(groups)
 
     def __call__(self, call, x, on_value=None):
-        """The result of the call on this rank, whose operand is `x`; see the contract of the kind.
-        `on_value` gets it before anything but the subject has a hook on it."""
+        """Returns the call's result on this rank for the operand `x`; see the contract of the kind.
+        `on_value` gets the result before anything but the subject has a hook on it."""
         call = self._in_mode(call)
         modes.come_late(call)
         value = self._part(call)(call, x)
@@ -81,7 +81,7 @@ class Subject:
         return value
 
     def begin(self):
-        """Before the first forward of a case."""
+        """Prepares the modes. Call it before the first forward of a case."""
         for mode in self._modes():
             modes.begin(mode)
 
@@ -95,7 +95,8 @@ class Subject:
         return sorted({part.mode for part in [*self._by_kind.values(), self._others]})
 
     def shares_operands(self):
-        """Whether it wants the program's own tensors, though it may write into them."""
+        """Returns whether the subject wants the program's own tensors, though it may write into
+        them."""
         return any(part.mode == "shared" for part in [*self._by_kind.values(), self._others])
 
     def _part(self, call):
@@ -111,7 +112,8 @@ def _forward_in(mode, forward, *leaves):
 
 
 class _Setup:
-    """The `setup(groups)` of a user's module, if it has one, and for which groups it provides."""
+    """Holds the `setup(groups)` of a user's module, if it has one, and for which groups it
+    provides."""
 
     def __init__(self, module, place):
         self._place = place
@@ -141,8 +143,8 @@ class _Setup:
 
 
 def _setup_of(module):
-    """Only `setup(groups)` counts: many scripts have a setup(rank, world_size) that starts
-    torch.distributed."""
+    """Returns the module's `setup(groups)`, or None. Other setups do not count: many scripts have a
+    setup(rank, world_size) that starts torch.distributed."""
     function = getattr(module, "setup", None)
     if not inspect.isfunction(function):
         return None
@@ -153,7 +155,7 @@ def _setup_of(module):
 
 
 class _BuiltIn:
-    """`reference` or `in_place`."""
+    """Runs `reference` or `in_place`."""
 
     def __init__(self, name, mode=""):
         self._name = name
@@ -168,7 +170,7 @@ class _BuiltIn:
 
 
 class _Function:
-    """One function of the user's, for one kind."""
+    """Runs one function of the user's, for one kind."""
 
     def __init__(self, binding, setup, mode):
         self._binding = dataclasses.replace(binding, mode=mode)
@@ -183,7 +185,7 @@ class _Function:
 
 
 class _Module:
-    """A module's collectives, found by name when they are first asked for."""
+    """Runs a module's collectives, found by name when they are first asked for."""
 
     def __init__(self, module, place, setup, mode):
         self._module = module
@@ -211,7 +213,7 @@ class _Module:
             binding = found and bind(found[1], kind, self._place, found[0])
         if binding is not None:
             return _Function(binding, self._setup, self.mode)
-        # Local in forward; what has no collective for them leaves them to autograd
+        # Such a kind is local in forward. A module without a function for it leaves it to autograd.
         if not TRAITS[kind].communicates:
             return _BuiltIn("reference")
         raise NotOffered(f"{self._place} has no {kind} (looked for"
@@ -219,8 +221,8 @@ class _Module:
 
 
 def _load_part(text, kind, setups):
-    """(kind, part): kind is the given one, or that which the name of a single function says, or
-    None for a part that runs every kind."""
+    """Returns (kind, part). The kind is the given one, or what a single function's name says, or
+    None for a part that runs every kind. Raises SubjectError."""
     text, mode = modes.split_mode(text)
     name = text[len("python:"):] if text.startswith("python:") else text
     if name in BUILT_IN:
@@ -246,7 +248,8 @@ def _load_part(text, kind, setups):
 
 
 def place_and_name(text):
-    """("FILE.py" or "MODULE", "NAME", a call written out or None) of "python:PLACE:NAME"."""
+    """Returns ("FILE.py" or "MODULE", NAME, a call written out or None) of "python:PLACE:NAME".
+    Raises SubjectError."""
     rest = text[len("python:"):]
     plain = without_calls(text)[len("python:"):]
     file, ending, _ = plain.partition(".py:")
@@ -266,7 +269,7 @@ def place_and_name(text):
 
 
 def kind_of(place, name):
-    """The kind that the function's name says."""
+    """Returns the kind that the function's name says. Raises SubjectError if it says none."""
     kind = adapters_names.kind_called(adapters_written.called(name).rpartition(".")[2])
     if kind is None:
         raise SubjectError(_unknown_kind(place, name))
@@ -274,20 +277,21 @@ def kind_of(place, name):
 
 
 def bind(target, kind, place, name):
-    """The binding of a user's or torch's function as `kind`. Raises SubjectError."""
+    """Returns the binding of a user's or torch's function as `kind`. Raises SubjectError."""
     label = f"{place}:{name}"
     return (adapters_torch.torch_binding(target, kind, label)
             or adapters.bind(target, kind, label, place))
 
 
 def bind_written(text, kind, module, place):
-    """Likewise of a call written out."""
+    """Returns the binding of a call written out as `kind`. Raises SubjectError."""
     function = adapters_written.function_of(text, kind, module, place)
     return adapters.bind(function, kind, f"{place}:{text}", place)
 
 
 def _unknown_kind(place, name):
-    """A single function whose name is no kind's: which one it stands for has to be said."""
+    """Returns the message for a single function whose name is no kind's: the user has to name its
+    kind."""
     words = [adapters_names.plain_name(part)
              for part in adapters_written.called(name).split(".")]
     kinds = [k for k, known in adapters_names.KIND_NAMES.items()

@@ -1,9 +1,8 @@
-"""Where a rank's time goes, for `distgrad run --verbose`: lines appended to the file that
-DISTGRAD_TIMES names.
+"""Reports where a rank's time goes, for `distgrad run --verbose`, as lines appended to the file
+that DISTGRAD_TIMES names.
 
-A line is "PROCESS PHASE NANOSECONDS": what the process has spent in a phase up to now, so that the
-last line of each counts. Without the variable nothing is written, and nothing depends on whether it
-can be.
+A line is "PROCESS PHASE NANOSECONDS": what the process has spent in a phase up to now, so the last
+line of each counts. Without the variable nothing is written. Failing to write is ignored.
 """
 
 import contextlib
@@ -16,8 +15,8 @@ _running = []  # phases that have begun, outermost first
 
 @contextlib.contextmanager
 def spent_in(phase):
-    """Phases: interpreter, torch, module, connect, case. What a phase inside takes is not counted
-    for the outer one."""
+    """Counts the block's time for a phase: interpreter, torch, module, connect or case. The time of
+    a phase inside does not count for the outer one."""
     began = time.monotonic_ns()
     _running.append(phase)
     try:
@@ -31,15 +30,15 @@ def spent_in(phase):
 
 
 def note_interpreter():
-    """From the start of the process until now; in steps of 10 ms, which is what Linux knows it
-    in."""
+    """Counts the time from the start of the process until now, in steps of 10 ms as Linux reports
+    it."""
     with open("/proc/self/stat") as file:
         started = int(file.read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     _spent["interpreter"] = int((time.clock_gettime(time.CLOCK_BOOTTIME) - started) * 1e9)
 
 
 def forget():
-    """After a fork: what came before is the parent's."""
+    """Forgets the times before a fork, which are the parent's."""
     _spent.clear()
     _running.clear()
 

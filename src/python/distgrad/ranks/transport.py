@@ -1,8 +1,7 @@
-"""What carries a rank's collectives, and where its tensors are. A rank serves one backend on one
-device for its life.
+"""Chooses what carries a rank's collectives, and where its tensors are. A rank serves one backend
+on one device for its life.
 
-CUDA is first touched here, in a rank: the zygote that it was forked from never does, as CUDA does
-not survive a fork.
+CUDA is first touched here, in a rank. The zygote never touches it, as CUDA does not survive a fork.
 """
 
 import os
@@ -13,8 +12,8 @@ import torch.distributed as dist
 from .board import local_rank, local_size
 from .call import NotOffered
 
-# An error is the rank's to tell: c10d's own threads must neither end the process nor wait beside
-# it, and wait() looks for NCCL's errors. As in src/rank/backends/nccl/nccl.cpp.
+# The rank itself reports errors: c10d's own threads must neither end the process nor wait beside
+# it, and wait() looks for NCCL's errors. src/rank/backends/nccl/nccl.cpp does the same.
 _NCCL_ENVIRONMENT = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
@@ -26,8 +25,8 @@ _SHARE_GPU = "DISTGRAD_SHARE_GPU"  # set by the driver (--share-gpu)
 
 
 class Transport:
-    """`backend` is "gloo" or "nccl", `device` "cpu" or "cuda". Raises NotOffered with the reason
-    where this torch cannot."""
+    """Holds `backend`, "gloo" or "nccl", and the device. `device` is "cpu" or "cuda". Raises
+    NotOffered with the reason if this torch lacks one."""
 
     def __init__(self, backend, device, rank, world_size):
         self.backend = backend
@@ -52,15 +51,15 @@ def _cuda_device(backend, rank, world_size):
             raise NotOffered(f"{here} ranks need as many GPUs, and there are {count}; --share-gpu"
                              " lets ranks share one")
         _allow_sharing(rank)
-    torch.backends.cudnn.allow_tf32 = False  # on by default; the bounds are those of the dtype
+    torch.backends.cudnn.allow_tf32 = False  # on by default, but the bounds are those of the dtype
     device = torch.device("cuda", local_rank(rank) % count)
     torch.cuda.set_device(device)
     return device
 
 
 def _allow_sharing(rank):
-    """NCCL refuses two ranks on one GPU before 2.30, and asks to be told from there on. Before,
-    ranks that call themselves different hosts do not notice; they talk over loopback."""
+    """Lets ranks share a GPU. NCCL 2.30 and later allow it if asked; older ones refuse two ranks on
+    one GPU. Ranks that call themselves different hosts, and talk over loopback, get past that."""
     if torch.cuda.nccl.version() >= (2, 30):
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
         return

@@ -1,7 +1,7 @@
-"""Which asynchronous calls of the user's code nobody waits for.
+"""Finds asynchronous calls of the user's code that nobody waits for.
 
-What such a call writes may or may not be there when it is read. As in noting.py, the methods of
-torch's ProcessGroup are watched. What torch begins by itself (FSDP, pipelines) is left out.
+What such a call writes may or may not be there when it is read. As noting.py does, this watches the
+methods of torch's ProcessGroup. Calls that torch begins by itself (FSDP, pipelines) are left out.
 """
 
 import functools
@@ -21,8 +21,8 @@ _WAITS = ("wait", "get_future", "is_completed", "is_success", "synchronize", "bl
 
 
 def told(by_rank):
-    """ "nobody waits in time for all_reduce (layer.py:12)", with the ranks where some do. by_rank:
-    what texts() gave on each."""
+    """Returns texts such as "nobody waits in time for all_reduce (layer.py:12)", which name the
+    ranks if others do wait. `by_rank` holds each rank's texts()."""
     found = {}
     for rank, texts in enumerate(by_rank):
         for text in texts:
@@ -33,17 +33,16 @@ def told(by_rank):
 
 
 class Unwaited:
-    """Inside it, calls are noted. Those of `waited_for`, texts of collectives, are waited for at
-    once."""
+    """Notes calls while it is on. Waits at once for those of `waited_for`, texts of collectives."""
 
     def __init__(self, waited_for=()):
         self.waited_for = waited_for
-        self._begun = []  # (Work, text): none is freed, so that no other one takes its id
+        self._begun = []  # (Work, text): kept, so no other Work takes its id
         self._waited = set()
         self._before = []
 
     def texts(self):
-        """ "all_reduce (layer.py:12)", of each line once."""
+        """Returns texts such as "all_reduce (layer.py:12)", one for each line."""
         return list(dict.fromkeys(text for work, text in self._begun
                                   if id(work) not in self._waited))
 
@@ -69,7 +68,7 @@ class Unwaited:
 
     def _wrap(self, owner, name, around):
         before = getattr(owner, name)
-        # vars() has it as the class does: what getattr gives binds no group when it is put back.
+        # vars() gives what the class holds. What getattr gives would not bind when put back.
         self._before.append((owner, name, vars(owner).get(name)))
 
         @functools.wraps(before)
@@ -82,7 +81,7 @@ class Unwaited:
         work = call(*arguments, **options)
         if isinstance(work, dist.Work) and not _is_torchs():
             text = f"{kind} ({place()})"
-            # A message is not: the other rank may receive it after one of its own.
+            # Never waits for a message: the other rank may receive it after sending one of its own.
             if text in self.waited_for and kind not in ("isend", "irecv"):
                 self._wait(work)
             else:

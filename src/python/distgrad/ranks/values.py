@@ -1,4 +1,5 @@
-"""The inputs of a case: the values of docs/scenarios.md, as each rank holds them by its layout."""
+"""Makes the inputs of a case: the values of docs/scenarios.md, as each rank holds them by its
+layout."""
 
 import math
 
@@ -18,8 +19,8 @@ _MOST_ELEMENTS = 1 << 31
 
 
 def rank_names(program, rank):
-    """What every expression of a rank may use: {"rank": ..., "world_size": ..., "tp_rank": ...,
-    "tp_size": ...}."""
+    """Returns what every expression of a rank may use: {"rank": ..., "world_size": ..., "tp_rank":
+    ..., "tp_size": ...}."""
     names = {"rank": rank, "world_size": program["world_size"]}
     for group in program["groups"]:
         ranks = part_of(group, rank)
@@ -29,12 +30,13 @@ def rank_names(program, rank):
 
 
 def part_of(group, rank):
-    """The ranks of the part of a partition that `rank` is in, in group order."""
+    """Returns the ranks of the partition's part that `rank` is in, in group order."""
     return next(ranks for ranks in group["partition"] if rank in ranks)
 
 
 def size_names(program):
-    """What the expressions of an input that is one tensor may use: nothing that differs by rank."""
+    """Returns what the expressions of an input that is one tensor may use: nothing that differs by
+    rank."""
     names = {"world_size": program["world_size"]}
     for group in program["groups"]:
         sizes = {len(ranks) for ranks in group["partition"]}
@@ -44,30 +46,30 @@ def size_names(program):
 
 
 def value_on(program, frame, item, rank):
-    """The input `item` as this rank holds it: a contiguous tensor of the case's dtype that shares
-    no memory."""
+    """Returns the input `item` as this rank holds it: a contiguous tensor of the case's dtype that
+    shares no memory."""
     value = held_of(program, item, leaf_of(program, frame, item, rank), rank)
     return value.detach().clone(memory_format=torch.contiguous_format)
 
 
 def is_local(item):
-    """Whether each rank has a leaf of its own."""
+    """Returns whether each rank has its own leaf."""
     return all(axis["kind"] == "local" for axis in item["layout"])
 
 
 def leaf_of(program, frame, item, rank):
-    """The leaf, in the case's dtype: this rank's of a local input, else the full tensor."""
+    """Returns the leaf in the case's dtype: this rank's of a local input, else the full tensor."""
     return _value(program, frame, item,
                   rank if is_local(item) else None).to(DTYPES[program["dtype"]])
 
 
 def held_of(program, item, leaf, rank):
-    """What this rank holds of the leaf."""
+    """Returns what this rank holds of the leaf."""
     return leaf if is_local(item) else _laid_out(program, item, leaf, rank)
 
 
 def _value(program, frame, item, rank):
-    """`rank` is None where the input is one tensor and not a rank's."""
+    """Returns the value in float64. `rank` is None if the input is one tensor for all ranks."""
     if "value" in item:
         return frame.tensor(item["value"])
     if "by_rank" in item:
@@ -110,7 +112,7 @@ def _elements(kind, low, high, start, count):
                              int(high - low) + 1).to(torch.float64)
     if kind == "uniform":
         return low + (high - low) * _uniform(start, torch.arange(count))
-    # Irwin-Hall: twelve uniforms have variance one; added from left to right.
+    # Irwin-Hall: twelve uniforms have variance one. They are added from left to right.
     first = 12 * torch.arange(count)
     total = torch.zeros(count, dtype=torch.float64)
     for k in range(12):
@@ -131,8 +133,8 @@ def _signed(value):
 
 
 def _bits(start, i):
-    """splitmix64 at the places `i`: unsigned 64-bit numbers in int64, whose arithmetic wraps
-    alike."""
+    """Returns splitmix64 at the indices `i`: unsigned 64-bit numbers in int64, whose arithmetic
+    wraps alike."""
     z = _signed(start) + (i + 1) * _signed(0x9E3779B97F4A7C15)
     z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
@@ -140,7 +142,7 @@ def _bits(start, i):
 
 
 def _shifted(z, by):
-    """To the right, filling with zeros: int64's own shift repeats the sign."""
+    """Shifts right and fills with zeros: int64's own shift repeats the sign."""
     return (z >> by) & ((1 << (64 - by)) - 1)
 
 
@@ -149,7 +151,7 @@ def _uniform(start, i):
 
 
 def _modulo(bits, divisor):
-    """Of unsigned numbers, by a divisor below 2^62."""
+    """Returns the remainder of unsigned numbers in int64, for a divisor below 2^62."""
     half = _shifted(bits, 1) % divisor
     return (2 * half + (bits & 1)) % divisor
 
@@ -158,7 +160,7 @@ def _modulo(bits, divisor):
 
 
 def _laid_out(program, item, whole, rank):
-    """The axes are applied in their order; along each, a rank holds the same or its piece."""
+    """Applies the axes in their order. Along each, a rank holds the same or its piece."""
     mesh = {group["name"]: group for group in program["groups"] if group["is_mesh_axis"]}
     held = whole
     for layout in item["layout"]:
@@ -170,8 +172,8 @@ def _laid_out(program, item, whole, rank):
 
 
 def _shard(x, dim, index, count):
-    """torch.chunk's pieces of ceil(n / count), the last shorter or empty; torch.chunk itself may
-    give fewer."""
+    """Returns torch.chunk's piece of ceil(n / count), the last shorter or empty. torch.chunk itself
+    may give fewer pieces."""
     if not -x.dim() <= dim < x.dim():
         raise InvalidExpression(f"sharded along dim {dim}, but the value has {x.dim()} dimensions")
     length = x.size(dim)

@@ -1,4 +1,4 @@
-"""What the user's code warns of, as it is reported."""
+"""Collects what the user's code warns of, for reports."""
 
 import contextlib
 import re
@@ -7,13 +7,14 @@ import warnings
 from .long_text import cut
 
 _IGNORED = (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning)
-# Ours, from the mode in which ranks run and not from the user's program.
+# It comes from the mode in which ranks run and not from the user's program.
 _OWN = "use_deterministic_algorithms(True"
 
 
 @contextlib.contextmanager
 def caught():
-    """A list that gets each warning that a user is to see, as the module `warnings` records it."""
+    """Yields a list that gets each warning that a user should see, as the module `warnings` records
+    it."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for category in _IGNORED:
@@ -27,7 +28,7 @@ def again(found):
 
 
 def texts_of(found):
-    """Each text once, in the order in which they came."""
+    """Returns each text once, in the order in which they came."""
     texts = {}
     for warning in found:
         text = re.sub(r"\s*\(Triggered internally at [^)]*\)\s*$", "", cut(str(warning.message)))

@@ -1,5 +1,5 @@
-"""A rank as a process: answers the requests of its data socket, in order, until that ends or a case
-fails."""
+"""Runs a rank or a simulator as a process. It answers the requests of its data socket in order,
+until the socket ends or a case fails."""
 
 import ctypes
 import faulthandler
@@ -25,23 +25,24 @@ from .simulator import Simulator
 _FLUSH_BYTES = 64 << 10
 _FLUSH_NS = 1_000_000
 _OUTPUT_LIMIT = 64 << 10
-_LOOK_S = 50e-6  # between two looks at whether the other ranks are through with a case
+_LOOK_S = 50e-6  # between two looks at whether the other ranks finished a case
 
 
 class CapturedOutput:
-    """Standard output and error, in a file that the driver reads if this process dies."""
+    """Redirects standard output and error into a file that the driver reads if this process
+    dies."""
 
     def __init__(self, fd):
         self._fd = fd
         print_into(fd)
-        # A segmentation fault tells its Python line; the signal stays what it was
+        # A segmentation fault prints its Python line; the signal's effect stays the same.
         faulthandler.enable(2)
-        # Where it is, for the driver
+        # On this signal, the process prints where it is, for the driver.
         faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
         self._flush_c = ctypes.CDLL(None).fflush
 
     def take(self):
-        """What was written since the last call, its last 64 KiB."""
+        """Returns what was written since the last call, its last 64 KiB."""
         for stream in (sys.stdout, sys.stderr):
             try:
                 stream.flush()
@@ -70,7 +71,8 @@ class Worker:
         self._flushed_ns = 0
 
     def serve(self):
-        """Until the driver closes the socket, or an error: after one the ranks are out of step."""
+        """Answers requests until the driver closes the socket, or a case fails: then the ranks are
+        out of step."""
         while (frame := self._next_frame()) is not None:
             reply, failed = self._answer(frame)
             self._channel.queue(reply)
@@ -95,9 +97,9 @@ class Worker:
         return frame
 
     def _wait_for_peers(self):
-        """Until they are through with the last case. A collective that only some ranks make in it
-        waits for others; did these go on, it would take part in theirs of the next case, and that
-        one's verdict would be wrong."""
+        """Waits until the other ranks finish the last case. A collective that only some ranks make
+        in it still waits for others. If these went on, it would be paired with one of the next
+        case, whose verdict would then be wrong."""
         if self._case_id == 0 or self._board.all_are_through(self._case_id, self._peers):
             return
         self._flush()
@@ -124,8 +126,8 @@ class Worker:
 
 
 def be_worker(role, rank, world_size, socket, board, output):
-    """Never returns."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # what Ctrl-C means is the driver's decision
+    """Runs the worker and ends the process. Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver decides what Ctrl-C means
     _limit_memory(world_size)
     set_name("dg simulator" if role == "simulator" else f"dg rank {rank}/{world_size}")
     wait_for_a_free_core()
@@ -147,35 +149,36 @@ def be_worker(role, rank, world_size, socket, board, output):
     _save_coverage()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Without tear-down: connections may wait for peers, and libtorch takes its time
+    # No tear-down: connections may wait for peers, and libtorch takes its time.
     os._exit(status)
 
 
 @functools.cache
 def set_up():
-    """What ranks have in common, before any of the user's modules, which may have it otherwise."""
+    """Sets what all ranks have in common. It runs before any of the user's modules, which may
+    change it."""
     debugging.install()
     torch.set_num_threads(1)
-    # What is warned of once a process would be missing from later cases
+    # A warning that torch gives once per process would be missing from later cases.
     torch.set_warn_always(True)
-    # New memory is filled with NaN: what reads memory that nobody wrote fails always and not by
-    # luck. (use_deterministic_algorithms would do the same, and import torch.compile's modules for
-    # a second or two.)
+    # Fills new memory with NaN, so code that reads memory that nobody wrote always fails, and not
+    # by luck. (use_deterministic_algorithms would do the same, and import torch.compile's modules
+    # for a second or two.)
     torch.set_deterministic_debug_mode("warn")
     torch.utils.deterministic.fill_uninitialized_memory = True
 
 
 def _limit_memory(world_size):
-    """The ranks of a world share what the driver allows (--max-memory). CUDA reserves addresses as
-    if they were memory: once it is there, nothing is limited."""
+    """Limits this rank to its share of the memory that the driver allows a world (--max-memory).
+    Limits nothing if there is CUDA, which reserves addresses as if they were memory."""
     allowed = int(os.environ.get("DISTGRAD_MAX_MEMORY", 0)) // max(1, world_size)
     if allowed and not torch.cuda.is_available():
         limit_memory(allowed)
 
 
 def _save_coverage():
-    """os._exit skips what coverage.py does at exit; a user may measure how much of his code the
-    scenarios run."""
+    """Saves coverage.py's data, which os._exit would lose. A user may measure how much of their
+    code the scenarios run."""
     coverage = sys.modules.get("coverage")
     current = coverage.Coverage.current() if coverage else None
     if current is not None:

@@ -1,7 +1,7 @@
-"""The zygote: loads torch once and forks a rank whenever the driver asks, so that a rank starts in
-milliseconds.
+"""Runs the zygote. It loads torch once and forks a rank whenever the driver asks, so a rank starts
+in milliseconds.
 
-It starts no thread and runs no autograd, for neither survives a fork. The user's code is imported
+It starts no thread and runs no autograd, since neither survives a fork. The user's code is imported
 in the ranks, or once in a process that goes on as the zygote (importing.py).
 """
 
@@ -17,7 +17,7 @@ from .process import adopt_orphans, die_with_parent, end_children, kill_group, s
 
 
 class Zygote:
-    """Serves the control socket `fd` until it ends or SIGTERM comes. Then all ranks are dead and
+    """Serves the control socket `fd` until it ends or SIGTERM comes. By then all ranks are dead and
     waited for."""
 
     def __init__(self, fd):
@@ -36,7 +36,8 @@ class Zygote:
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
 
     def serve(self, torch_version):
-        """In a forked rank, what it is to be; None when there is nothing more to fork."""
+        """Returns in a forked rank what it is to be: be_worker's arguments. Returns None in the
+        zygote when nothing more is to be forked."""
         self._say(kind="ready", protocol=1, torch=torch_version)
         try:
             while not self._asked_to_end:
@@ -92,7 +93,7 @@ class Zygote:
             self._become_worker()
             return (request["role"], request["rank"], request["world_size"], *descriptors)
         else:
-            set_group(pid)  # both sides do it, so that it is done whoever runs first
+            set_group(pid)  # both sides do it, so it is done whichever runs first
             self._workers[pid] = worker
             self._say(kind="forked", worker=worker, pid=pid)
         for fd in descriptors:
@@ -117,7 +118,7 @@ class Zygote:
                 kill_group(pid)  # not reaped yet, so the number is still the worker's
 
     def _reap(self):
-        """Tells of every worker that has ended, and ends what it left behind."""
+        """Reports every worker that has ended, and ends what it left behind."""
         try:
             while os.read(self._wake_reader, 4096):
                 pass
@@ -156,7 +157,7 @@ def main(arguments):
         return 2
     set_name("dg zygote")
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.environ["OMP_NUM_THREADS"] = "1"  # also: a pool of threads would not survive the fork
+    os.environ["OMP_NUM_THREADS"] = "1"  # also, a pool of threads would not survive the fork
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
     adopt_orphans()
@@ -176,7 +177,8 @@ def main(arguments):
 
 
 def _load(preload):
-    """torch, and with the worker all that every rank needs; `preload`: more of torch's modules."""
+    """Loads torch, and with the worker all that every rank needs. `preload` names more of torch's
+    modules."""
     times.note_interpreter()
     with times.spent_in("torch"), garbage.left_alone(for_good=True):
         import torch
@@ -186,6 +188,6 @@ def _load(preload):
         for module in filter(None, preload.split(",")):
             try:
                 importlib.import_module(module)
-            except ImportError:  # of another torch: the ranks import what they need
+            except ImportError:  # another torch lacks it: the ranks import what they need
                 pass
     return torch, worker
