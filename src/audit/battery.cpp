@@ -142,11 +142,25 @@ void add_shared_cotangents(Maker& maker) {
   maker.add(Aspect::kCotangent, "cotangent-shared-by-two-calls", p);
 }
 
+// The values are those that it has without: who hands memory on as it lies adds elements of
+// different places. Not asked of what communicates in backward alone: of an operand that all ranks
+// hold nothing is measured yet that would tell this from a sum that is missing.
+void add_cotangent_that_lies_otherwise(Maker& maker) {
+  if (enters_parallel_region(maker.kind())) return;
+  AuditProgram p = maker.base();
+  p.after = {{"t", "y.transpose(-1, -2) if rank == 0 else y"},
+             {"i", "torch.arange(y.numel()).reshape(y.shape)"},
+             {"w", "i.transpose(-1, -2).contiguous() if rank == 0 else i"}};
+  p.loss = "(t * w).sum()";
+  maker.add(Aspect::kCotangent, "transposed-cotangent-on-rank-0", p);
+}
+
 void add_cotangents(Maker& maker) {
   AuditProgram p = maker.base();
   p.after = {{"t", "y.transpose(-1, -2)"}};
   p.loss = weighted("t");
   maker.add(Aspect::kCotangent, "transposed-cotangent", p);
+  add_cotangent_that_lies_otherwise(maker);
   p = maker.base();
   p.loss = "3.0 * y.sum()";
   maker.add(Aspect::kCotangent, "expanded-cotangent", p);

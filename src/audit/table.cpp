@@ -149,7 +149,7 @@ std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t 
              wrapped(fmt::format("x̄_r is the gradient that the backward gives rank r's operand, "
                                  "ȳ_k the cotangent of rank k's output. Measured on {} ranks with "
                                  "{}; the numbers differ by line. Where the backward is linear, "
-                                 "this settles it for every cotangent of these shapes.",
+                                 "this settles it for every contiguous cotangent of these shapes.",
                                  j.measured->ranks.size(), j.measured->shown_by),
                      0, width);
   return "";

@@ -10,7 +10,9 @@ constexpr AspectRow kAspects[] = {
     {"dim", "every dim"},
     {"dtype", "float32 and bfloat16"},
     {"shape", "scalars, empty, odd, large and, where allowed, uneven tensors"},
-    {"cotangent", "transposed, expanded, sliced and shared cotangents, and zeros on some ranks"},
+    {"cotangent",
+     "transposed (on one rank alone, too), expanded, sliced and shared cotangents, and zeros on "
+     "some ranks"},
     {"operand", "transposed, strided and expanded operands, and one that the program uses besides"},
     {"graph", "the output used twice, several calls, one call behind another"},
     {"values", "zeros in products, ties in min and max"},

@@ -11,6 +11,7 @@
 #include "judge/names.h"
 #include "judge/other_calls.h"
 #include "judge/phrases.h"
+#include "model/ranks_text.h"
 
 namespace distgrad {
 namespace {
@@ -181,6 +182,25 @@ const CallOnRanks* one_that_gave_the_same(const CallOnRanks& call,
   return nullptr;
 }
 
+bool is_contiguous(const Strides& strides, const Shape& shape) {
+  std::int64_t next = 1;
+  for (std::size_t d = std::min(strides.size(), shape.size()); d-- > 0; next *= shape[d])
+    if (shape[d] != 1 && strides[d] != next) return false;
+  return true;
+}
+
+// " on rank 0"; nothing where it is so on every rank.
+std::string where_not_contiguous(const CallOnRanks& call, bool is_cotangent) {
+  std::vector<int> ranks;
+  for (std::size_t r = 0; r < call.operands.size(); ++r) {
+    const Array* array = &call.operands[r];
+    if (is_cotangent) array = call.cotangents[r] ? &*call.cotangents[r] : nullptr;
+    const Strides& strides = is_cotangent ? call.cotangent_strides[r] : call.operand_strides[r];
+    if (array && !is_contiguous(strides, array->shape())) ranks.push_back(static_cast<int>(r));
+  }
+  return ranks.empty() || ranks.size() == call.operands.size() ? "" : " on " + ranks_text(ranks);
+}
+
 BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks& call,
                              const std::vector<CallOnRanks>& others) {
   if (!is_right_as(machine, evidence, call, MemoryLayout::kAsSeen)) {
@@ -189,8 +209,8 @@ BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const C
     return {
         "contiguity",
         fmt::format("is right for a contiguous {0}, and wrong for the one it gets here, which is "
-                    "not contiguous: it reads the {0} in the order of its memory.",
-                    what),
+                    "not contiguous{1}: it reads the {0} in the order of its memory.",
+                    what, where_not_contiguous(call, is_cotangent)),
         "", "",
         is_cotangent ? "Call .contiguous() on the cotangent before it goes to the collective."
                      : "Call .contiguous() on the operand before it goes to the collective."};

@@ -167,6 +167,22 @@ class Audit(unittest.TestCase):
                           *only("operand"))
         self.assertEqual((code, row["aspects"]["operand"]["state"]), (0, "ok"))
 
+    def test_a_cotangent_may_lie_otherwise_on_one_rank_alone(self):
+        options = "--op", "sum", *only("cotangent", ranks=(3,))
+        for name in ("sum_of_contiguous_cotangents", "sum_of_values"):
+            code, row = audit(f"all_reduce=python:{AUDITED}:{name}", *options)
+            self.assertEqual((code, row["aspects"]["cotangent"]["state"]), (0, "ok"), name)
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_cloned_cotangents", *options)
+        self.assertEqual((code, row["rule"], row["right_for"]), (1, "contiguity", []))
+        cell = row["aspects"]["cotangent"]
+        self.assertEqual((cell["state"], cell["right"]), ("WRONG", cell["judged"] - 1))
+        self.assertIn("which is not contiguous on rank 0: it reads the cotangent in the order of",
+                      row["explanation"])
+        # The other ranks wait for the one that raises, and the case ends.
+        code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_viewed_cotangents", *options)
+        self.assertEqual((code, row["rule"]), (1, "adjoint, but it raises in backward"))
+        self.assertIn("view size is not compatible", row["explanation"])
+
     def test_a_cotangent_arrives_as_it_lies_in_whatever_form_the_result_is(self):
         names = {"all_gather": [(f"gather_{form}", f"gather_memory_{form}") for form in FORMS],
                  "all_to_all": [("swap", "swap_memory")]}

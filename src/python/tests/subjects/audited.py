@@ -198,6 +198,33 @@ def sum_of_memory(x):
     return _SumOfMemory.apply(x, False)
 
 
+class _SumOfCotangents(torch.autograd.Function):
+    """clone() keeps the order that the cotangent's memory has on this rank."""
+
+    @staticmethod
+    def forward(ctx, x, made):
+        ctx.made = made
+        return _summed(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        summed = ctx.made(g)
+        dist.all_reduce(summed)
+        return summed.view(g.shape) if summed.dim() != g.dim() else summed, None
+
+
+def sum_of_cloned_cotangents(x):
+    return _SumOfCotangents.apply(x, lambda g: g.clone())
+
+
+def sum_of_contiguous_cotangents(x):
+    return _SumOfCotangents.apply(x, lambda g: g.contiguous().clone())
+
+
+def sum_of_viewed_cotangents(x):
+    return _SumOfCotangents.apply(x, lambda g: g.view(-1).clone())
+
+
 class _WrongInSubgroups(torch.autograd.Function):
     """Where the group is the world its backward is right."""
 
