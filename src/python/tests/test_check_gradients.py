@@ -434,6 +434,8 @@ def everything():
     for dtype in (torch.float32, torch.float64):
         beside = BesideBfloat16().to(dtype)
         found[f"beside bfloat16, {dtype}"] = asked(beside, averaged(beside, dtype))
+        found[f"doubled, {dtype}"] = asked(
+            beside, averaged(beside, dtype, change=lambda model: model.inner.grad.mul_(2)))
     for reduces in (True, False):
         two_names = under_two_names(reduces)
         found[f"two names, {reduces}"] = asked(*two_names, objective="sum")
@@ -841,6 +843,10 @@ class CheckGradients(unittest.TestCase):
         for dtype in (torch.float32, torch.float64):
             report = self.on_all_ranks(f"beside bfloat16, {dtype}")
             self.assertEqual(report["verdict"], "right", report["text"])
+            self.assertIn("the loss was measured without that", " ".join(report["notes"]))
+            report = self.on_all_ranks(f"doubled, {dtype}")
+            self.assertEqual([w["parameters"] for w in report["wrong"]], [["inner"]],
+                             report["text"])
 
     def test_one_parameter_under_two_names_is_one_once_that_is_said(self):
         for reduces in (True, False):

@@ -16,11 +16,10 @@ from torch.utils._pytree import tree_flatten, tree_map
 from .places import place
 from .rounding import without_dynamo
 
-_WIDE = torch.float64
-
 
 class Narrowing:
-    def __init__(self):
+    def __init__(self, wide=torch.float64):
+        self.wide = wide  # the dtype that code runs in under widening()
         self.dtypes = []  # dtypes that were cast to
         self.casts = []  # texts, "float32 in layer.py:12"
         self.lost = []  # the casts that widening left
@@ -65,41 +64,40 @@ class _Mode(TorchDispatchMode):
         written = _written(func, args, kwargs)
         if not self._widens:
             result = func(*args, **kwargs)
-            self._narrowing.note([d for d in _narrow_dtypes(result, written)
+            self._narrowing.note([d for d in self._narrow_dtypes(result, written)
                                   if _is_narrower(d, given)], widens=False)
             return result
-        if _WIDE in given:
-            if _is_narrow_dtype(kwargs.get("dtype")):
+        if self._narrowing.wide in given:
+            if self._is_narrow_dtype(kwargs.get("dtype")):
                 self._narrowing.note([kwargs["dtype"]], widens=False)
-                kwargs = {**kwargs, "dtype": _WIDE}
-            self._narrowing.note(_narrow_dtypes(None, written), widens=True)
-            args, kwargs = tree_map(lambda x: _widened(x, written), (args, kwargs))
+                kwargs = {**kwargs, "dtype": self._narrowing.wide}
+            self._narrowing.note(self._narrow_dtypes(None, written), widens=True)
+            args, kwargs = tree_map(lambda x: self._widened(x, written), (args, kwargs))
         result = func(*args, **kwargs)
-        return result if _gives_alias(func) else tree_map(lambda x: _widened(x, written), result)
+        return result if _gives_alias(func) else tree_map(lambda x: self._widened(x, written),
+                                                          result)
 
     without_dynamo(__torch_dispatch__)
+
+    def _is_narrow_dtype(self, dtype):
+        return (isinstance(dtype, torch.dtype) and dtype.is_floating_point
+                and _is_narrower(dtype, [self._narrowing.wide]))
+
+    def _is_narrow(self, x):
+        return isinstance(x, torch.Tensor) and self._is_narrow_dtype(x.dtype)
+
+    def _widened(self, x, written):
+        is_kept = not self._is_narrow(x) or any(x is y for y in written)
+        return x if is_kept else x.to(self._narrowing.wide)
+
+    def _narrow_dtypes(self, result, written):
+        return [x.dtype for x in tree_flatten((result, written))[0] if self._is_narrow(x)]
 
 
 def _is_narrower(dtype, than):
     """Returns whether `dtype` is narrower than some of `than`. So a cast from float32 to bfloat16,
     as autocast makes, counts too."""
     return any(torch.finfo(dtype).eps > torch.finfo(other).eps for other in than)
-
-
-def _is_narrow_dtype(dtype):
-    return isinstance(dtype, torch.dtype) and dtype.is_floating_point and dtype != _WIDE
-
-
-def _is_narrow(x):
-    return isinstance(x, torch.Tensor) and _is_narrow_dtype(x.dtype)
-
-
-def _widened(x, written):
-    return x.to(_WIDE) if _is_narrow(x) and not any(x is y for y in written) else x
-
-
-def _narrow_dtypes(result, written):
-    return [x.dtype for x in tree_flatten((result, written))[0] if _is_narrow(x)]
 
 
 def _written(func, args, kwargs):

@@ -8,8 +8,10 @@ from typing import Callable, Union
 
 import torch
 
+from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
+from .errors import StepError
 from .holding import HeldInStep
 from .judging import BLIND, Judge
 from .measuring import Measuring
@@ -118,8 +120,9 @@ class _Check:
                             f" {ranks_text(ranks)}")
             return report
         measuring, judgement = self._judged(known, gradients, base)
-        if (judgement.findings or judgement.undecided) and self._casts_below(measuring.dtype):
-            measuring, judgement = self._judged(known, gradients, base)
+        if judgement.findings or judgement.undecided:
+            if again := self._without_casts(known, gradients, base):
+                measuring, judgement = again
         if judgement.findings and not self._options.detached:
             self._dispute(report, judgement, measuring)
         self._fill(report, judgement, known, gradients, clipping, measuring.shared)
@@ -143,24 +146,41 @@ class _Check:
         report.runs, report.seconds = runs.count, runs.seconds
         return report
 
-    def _judged(self, known, gradients, base):
-        measuring = Measuring(self._runs, known, gradients, base, self._dtypes)
+    def _judged(self, known, gradients, base, cast_to=None):
+        measuring = Measuring(self._runs, known, gradients, base, self._dtypes, cast_to)
         return measuring, Judge(measuring, lambda: self._alternatives(gradients),
                                 self._options.search_s).judge()
 
-    def _casts_below(self, dtype):
-        """Looks for casts of what has a gradient to dtypes with fewer digits than `dtype`, which
-        finite differences see as steps. Returns whether there are any on some rank."""
+    def _without_casts(self, known, gradients, base):
+        """Looks for casts of what has a gradient to dtypes with fewer digits than the parameters',
+        which finite differences see as steps. Returns what _judged() gives of losses without them;
+        None where there is none. What is sent in such a dtype stays as it is, for buffers wait for
+        it: then all is held to that dtype."""
+        runs = self._runs
         with Seen() as seen:
-            self._runs.run()
-        found = {}
-        for row in self._runs.gather([(str(d), d.itemsize, where)
-                                      for d, where in seen.casts.items()]):
-            found.update((name, where) for name, size, where in row if size < dtype.itemsize)
-        self._dtypes |= set(found)
-        self._notes += [f"step() casts to {name.removeprefix('torch.')} in {where}: gradients were"
-                        " held to that" for name, where in found.items()]
-        return bool(found)
+            runs.run()
+        dtypes = [p.dtype for p in runs.parameters.values() if p.dtype.is_floating_point]
+        widest = max(dtypes, key=lambda d: d.itemsize, default=torch.float32)
+        found, sent = {}, set()
+        for casts, of_rank in runs.gather((list(seen.casts.items()), seen.sent)):
+            found.update((d, where) for d, where in casts if d.itemsize < widest.itemsize)
+            sent |= of_rank
+        if not found:
+            return None
+        casts = [f"step() casts to {str(d)[6:]} in {where}" for d, where in found.items()]
+        if sent & set(found):
+            self._dtypes |= set(map(str, found))
+            self._notes += [f"{text}: gradients were held to that" for text in casts]
+            return self._judged(known, gradients, base)
+        runs.narrowing = Narrowing(widest)
+        try:
+            base = runs.loss()
+        except StepError:  # code that insists on its dtype
+            runs.narrowing = None
+            return None
+        self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
+                        " that dtype" for text in casts]
+        return self._judged(known, gradients, base, max(found, key=lambda d: torch.finfo(d).eps))
 
     def _fill(self, report, judgement, known, gradients, clipping, shared):
         report.parameters = list(dict.fromkeys(piece.name for piece in known))

@@ -432,7 +432,7 @@ class Judge:
 
     def _compare(self, key, words, measurements, values, others):
         piece, factors = self._measuring.pieces[key], {}
-        error = self._measuring.rounded.get(key, ("", 0.0))[1]
+        error = self._measuring.error_of(key)
         rounding = 8 * error
         # beside the norms
         tiny = max(1e-12 if self._measuring.dtype == torch.float64 else 1e-4, error / 4)

@@ -78,8 +78,9 @@ class Measuring:
     """Of pieces that this rank knows as `pieces`. gradients: {name: tensor or None}, as the step
     left them."""
 
-    def __init__(self, runs, pieces, gradients, base, dtypes):
-        """dtypes: texts of those that step() computes in, on any rank."""
+    def __init__(self, runs, pieces, gradients, base, dtypes, cast_to=None):
+        """dtypes: texts of those that step() computes in, on any rank; cast_to: the dtype that it
+        casts to where the loss is measured without that."""
         self.runs, self.pieces = runs, {piece.key: piece for piece in pieces}
         self.gradients, self.base = gradients, base
         self.dtype = self._coarsest(dtypes)
@@ -88,6 +89,7 @@ class Measuring:
         self.shared = frozenset()  # pieces whose holders all have the same gradient
         self._weights, self._sizes = {}, {}
         self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
+        self._cast_error = 4 * _ROUNDED[cast_to] if cast_to else 0.0
 
     # -- the precision
 
@@ -111,6 +113,10 @@ class Measuring:
             for key, said in row.items():
                 found[key] = max(said, found.get(key, said), key=lambda pair: pair[1])
         return found
+
+    def error_of(self, key):
+        """Returns the relative error that a gradient has by being rounded to a shorter dtype."""
+        return max(self.rounded.get(key, ("", 0.0))[1], self._cast_error)
 
     def _coarsest(self, dtypes):
         known = {str(d): d for d in _SIZES}
@@ -188,8 +194,8 @@ class Measuring:
         if total > 0.5 * weight and abs(found.measured) < total:
             weight *= abs(found.measured) / total  # the curvature is the loss's, not p.grad's
         weight = max(weight, abs(found.measured))
-        rounding = sum(self.rounded[key][1] * max((s.size for s in said[key].values()), default=0.0)
-                       for key in keys if key in self.rounded)
+        rounding = sum(self.error_of(key) * max((s.size for s in said[key].values()), default=0.0)
+                       for key in keys)
         found.rounding = rounding
         found.resolution = self.noise / step + self._curvature * size**2 * weight + rounding
         return found

@@ -5,6 +5,7 @@ import contextlib
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
@@ -44,6 +45,7 @@ class Seen(TorchDispatchMode):
         self.calls = []
         self.casts = {}  # {narrower dtype: where a tensor in a gradient's way is converted to it}
         self.dtypes = {}  # {of all floating-point tensors: where each was first}
+        self.sent = set()  # dtypes of what collectives are given
 
     @classmethod
     def ignore_compile_internals(cls):
@@ -66,6 +68,8 @@ class Seen(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func.namespace in _SPACES:
+            self.sent |= {x.dtype for x in tree_flatten((args, kwargs))[0]
+                          if isinstance(x, torch.Tensor)}
             name = func._schema.name.partition("::")[2]
             if name not in _SILENT:
                 self.calls.append((name.strip("_"), place(), is_in_backward()))
