@@ -182,11 +182,17 @@ class Executor:
 
     def widen(self):
         """Looks for casts to narrower dtypes in the function. From now on move() leaves them out.
-        Yields (dtypes that are cast to, texts of the casts)."""
-        self._narrowing = Narrowing()
-        with self._narrowing.watching():
+        Yields (dtypes that are cast to, texts of the casts); a second time where the function runs
+        without them."""
+        self._narrowing = None
+        narrowing = Narrowing(may_send_narrow=False)
+        with narrowing.watching():
             self._forward(has_backward=False)
-        yield self._narrowing.dtypes, self._narrowing.casts
+        yield narrowing.dtypes, narrowing.casts
+        with narrowing.widening():
+            self._forward(has_backward=False)
+        self._narrowing = narrowing
+        yield None
 
     def _look_inside(self, moves):
         """Tells what is held how large values inside are at the inputs, and beside them."""

@@ -19,6 +19,7 @@ _ULPS = {8: 4096, 4: 512, 2: 8}
 _MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tried one by one
 _MOST_SECONDS = 30.0  # that this may take, by the first run's time
 _BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
+_OF_ELEMENTS = ("precision", "other-backward")  # findings that a poor derivative makes
 _NARROW = 1e-12  # the eps of float64 is less, that of others more
 _ALIKE = 1e-6  # of a tensor's norm: so much copies may differ
 _MOST_NAMED = 4  # elements
@@ -60,6 +61,7 @@ class Check:
         self._held, self._places = None, {}
         self._races = []  # Findings on the forward
         self._casts = []  # the dtypes that the function casts to, where casts are left out
+        self._is_blind = False  # whether casts could not be left out
 
     def run(self):
         started, _ = self._session.run("start")
@@ -231,12 +233,20 @@ class Check:
         # Differences of what is cast to a narrower dtype are steps, and no derivative.
         if has_wide:
             self._session.run("use", torch.float64)
-        self._casts, places = self._session.casts_left_out()
-        if not self._casts:
+        dtypes, places, is_possible = self._session.casts_left_out()
+        if not places:
             return judgements
-        self.notes, self._shown = notes, shown
-        self._note(f"The function casts to {', '.join(places[:_MOST_NAMED])}: its derivative is"
-                   " that without these casts, and the backward was held to their dtype.")
+        told = f"The function casts to {', '.join(places[:_MOST_NAMED])}"
+        if not is_possible:
+            self._note(f"{told}, and does not run without that: its derivative is not known well"
+                       " enough to judge.")
+            self._is_blind = True
+            for judgement in judgements:
+                judgement.findings = [f for f in judgement.findings if f.name not in _OF_ELEMENTS]
+            return judgements
+        self._casts, self.notes, self._shown = dtypes, notes, shown
+        self._note(f"{told}: its derivative is that without these casts, and the backward was held"
+                   " to their dtype.")
         self._held, self._places = None, {}
         return self._judgements(has_wide)
 
@@ -538,7 +548,8 @@ class Check:
                        f" inputs{self._moving(hidden.any(0))}, where the gradients of its parts"
                        " need not add up to its derivative: not judged. Take inputs at which they"
                        " do not meet.")
-        if report.verdict in ("right", "disputed") and bool((jumps | hidden).any()):
+        is_open = self._is_blind or bool((jumps | hidden).any())
+        if report.verdict in ("right", "disputed") and is_open:
             report.verdict, report.formulas = "undecided", {}
         # Where most of the gradient is not judged the rest tells nothing of it.
         weight = torch.where(derivative.open & ~jumps & ~hidden, gradient.T.abs(), 0.0)

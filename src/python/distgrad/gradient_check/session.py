@@ -95,10 +95,12 @@ class Session:
 
     def casts_left_out(self):
         """Has move() run as if all were float64 from now on. Returns (the dtypes that the function
-        casts to, texts of the casts)."""
-        results, _ = self.run("widen")
+        casts to, texts of the casts, whether it runs without them)."""
+        results, failures = self.run("widen", tolerate=1)
+        if failures and (len(failures) < self.size or any(f.is_echo for f in failures.values())):
+            self.note_broken(failures)
         dtypes, casts = ([x for result in results for x in result.values[0][i]] for i in (0, 1))
-        return list(dict.fromkeys(dtypes)), list(dict.fromkeys(casts))
+        return list(dict.fromkeys(dtypes)), list(dict.fromkeys(casts)), not failures
 
     def those_that_matter(self, places):
         """Of these lines those by which outputs change."""

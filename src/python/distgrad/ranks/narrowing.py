@@ -18,8 +18,9 @@ from .rounding import without_dynamo
 
 
 class Narrowing:
-    def __init__(self, wide=torch.float64):
+    def __init__(self, wide=torch.float64, may_send_narrow=True):
         self.wide = wide  # the dtype that code runs in under widening()
+        self.may_send_narrow = may_send_narrow  # else a collective given such a buffer raises
         self.dtypes = []  # dtypes that were cast to
         self.casts = []  # texts, "float32 in layer.py:12"
         self.lost = []  # the casts that widening left
@@ -58,6 +59,9 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func.namespace != "aten":
+            if self._widens and not self._narrowing.may_send_narrow and self._narrow_dtypes(
+                    None, (args, kwargs)):
+                raise RuntimeError(f"{func} is given a tensor in a narrower dtype")
             return func(*args, **kwargs)
         given = {x.dtype for x in tree_flatten((args, kwargs))[0]
                  if isinstance(x, torch.Tensor) and x.is_floating_point()}

@@ -462,6 +462,22 @@ def beside_bfloat16(x, w):
     return x + right_sum(x.bfloat16() @ w.bfloat16()).to(x.dtype)
 
 
+class ThroughABuffer(torch.autograd.Function):
+    """Its ranks exchange bfloat16 through a buffer that is older than the call."""
+
+    buffer = torch.zeros(2, 3, dtype=torch.bfloat16)
+
+    @staticmethod
+    def forward(ctx, x):
+        ThroughABuffer.buffer.copy_(x.bfloat16())
+        dist.all_reduce(ThroughABuffer.buffer, group=group())
+        return ThroughABuffer.buffer.to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, g):
+        return reduced(g)
+
+
 def of_both_signs():
     return tuple((2 * matrix(low=low).detach() - 2).requires_grad_() for low in (0.0, 0.8))
 
@@ -716,6 +732,8 @@ CASES = [
     Case("a residual beside bfloat16", beside_bfloat16,
          lambda: (float32(), matrix(3, 3, torch.float32)), ranks=(2, 3),
          words=("The function casts to bfloat16 in right.py:", "without these casts")),
+    Case("a residual beside a buffer in bfloat16",
+         lambda x: 2 * x + ThroughABuffer.apply(x), matrix, verdict="undecided", ranks=(3,), words=("does not run without that",)),
     Case("returns float32", lambda x: right_sum(x.float()), float32, right=SUM,
          words=("The forward returns float32",)),
     Case("float32 and back in bfloat16", float32_and_back, bfloat16, right=SUM,
