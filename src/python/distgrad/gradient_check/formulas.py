@@ -74,7 +74,8 @@ def number(c):
     """A coefficient as text."""
     if isinstance(c, Fraction):
         return str(c)
-    return f"{c:.6g}"
+    text = f"{c:.6g}"
+    return f"{c:.10g}" if text in ("1", "-1") else text
 
 
 # ---- bases

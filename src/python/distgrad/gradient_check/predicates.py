@@ -392,8 +392,8 @@ def objectives(pair, is_alike=True):
         for loss, divisor in (("sum", 1), ("mean", pair.ranks)):
             if _is_summed_once_more(pair, divisor):
                 found.add(loss + COPIED)
-    if not is_alike:
-        found |= {name.replace("sum", "replicated") for name in found if name.startswith("sum")}
+    if not is_alike and "sum" in found:  # of copies the outputs may be alike
+        found.add("replicated")
     return found
 
 
