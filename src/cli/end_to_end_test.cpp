@@ -513,7 +513,7 @@ TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
   // too.
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "halved"}), 1) << out_ << err_;
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "in_memory_order"}), 1) << out_ << err_;
-  EXPECT_THAT(out_, HasSubstr("5/6")) << "the transposed cotangent, and nothing else:\n" << out_;
+  EXPECT_THAT(out_, HasSubstr("5/7")) << "the transposed cotangent, and nothing else:\n" << out_;
   EXPECT_THAT(out_, HasSubstr("all_reduce sum: wrong, contiguity\n"));
   EXPECT_EQ(run({"audit", "all_reduce=" + library + "all_reduce"}), 0) << out_ << err_;
   EXPECT_THAT(out_, HasSubstr("right for sum and mean; wrong for replicated: adjoint, P->R\n       "
