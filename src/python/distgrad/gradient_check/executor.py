@@ -96,7 +96,7 @@ class Executor:
         self._kept = None  # the run whose graph is used again and again
         self._doing = ""
         self._waited_for = ()  # texts of asynchronous calls that are waited for
-        self._narrowing = None  # what move() runs as if all were float64, if anything
+        self._around_moves = contextlib.nullcontext  # a Narrowing's widening() once casts are out
 
     def restore(self):
         if self.subject is not None:
@@ -173,7 +173,7 @@ class Executor:
             if perturbation:
                 self._look_inside(moves)
             for row in moves:
-                with self._narrowing.widening() if self._narrowing else contextlib.nullcontext():
+                with self._around_moves():
                     run = self._forward(self._inputs.expand(self._team.rank, row),
                                         has_backward=False)
                 yield self._outputs.project(self._team.rank, self._judged(run)).tolist()
@@ -184,14 +184,13 @@ class Executor:
         """Looks for casts to narrower dtypes in the function. From now on move() leaves them out.
         Yields (dtypes that are cast to, texts of the casts); a second time where the function runs
         without them."""
-        self._narrowing = None
         narrowing = Narrowing(may_send_narrow=False)
         with narrowing.watching():
             self._forward(has_backward=False)
         yield narrowing.dtypes, narrowing.casts
         with narrowing.widening():
             self._forward(has_backward=False)
-        self._narrowing = narrowing
+        self._around_moves = narrowing.widening
         yield None
 
     def _look_inside(self, moves):

@@ -60,6 +60,8 @@ class Check:
         # The derivative with what the function detaches as a constant, and {line: what it does}
         self._held, self._places = None, {}
         self._races = []  # Findings on the forward
+        # Findings on the backward: once a call is waited for, no later pass has its race.
+        self._backward_races = []
         self._casts = []  # the dtypes that the function casts to, where casts are left out
         self._is_blind = False  # whether casts could not be left out
 
@@ -244,6 +246,8 @@ class Check:
             for judgement in judgements:
                 judgement.findings = [f for f in judgement.findings if f.name not in _OF_ELEMENTS]
             return judgements
+        for judgement in judgements:
+            self._keep_races(judgement)
         self._casts, self.notes, self._shown = dtypes, notes, shown
         self._note(f"{told}: its derivative is that without these casts, and the backward was held"
                    " to their dtype.")
@@ -261,15 +265,15 @@ class Check:
             judgement, derivative = self._pass(kind, dtype, derivative, is_first=not judgements)
             if kind == "whole" and judgement.findings and not self._session.broken_by:
                 kind = "blocks"
-                # A call that was not waited for is waited for now.
-                races = [f for f in judgement.findings if f.name == "nondeterministic"]
+                self._keep_races(judgement)
                 judgement, derivative = self._pass(kind, dtype, None)
-                judgement.findings += races if not any(
-                    f.name == "nondeterministic" for f in judgement.findings) else []
             judgements.append(judgement)
             if self._session.broken_by:
                 break
         return judgements
+
+    def _keep_races(self, judgement):
+        self._backward_races += [f for f in judgement.findings if f.name == "nondeterministic"]
 
     def _is_small(self):
         if self._options.basis is not None:
@@ -504,12 +508,11 @@ class Check:
 
     def _report(self, judgements):
         findings, derivative = list(self._races), judgements[0].derivative
-        for judgement in judgements:
+        for found in [*(judgement.findings for judgement in judgements), self._backward_races]:
             known = {(f.name, tuple(f.measured), f.text) for f in findings}
-            findings += [f for f in judgement.findings
-                         if (f.name, tuple(f.measured), f.text) not in known]
-            for note in judgement.notes:
-                self._note(note)
+            findings += [f for f in found if (f.name, tuple(f.measured), f.text) not in known]
+        for note in [note for judgement in judgements for note in judgement.notes]:
+            self._note(note)
         first = judgements[0]
         disputes = next((j.disputes for j in judgements if j.disputes), [])
         report = GradcheckReport(

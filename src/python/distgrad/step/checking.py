@@ -172,11 +172,11 @@ class _Check:
             self._dtypes |= set(map(str, found))
             self._notes += [f"{text}: gradients were held to that" for text in casts]
             return self._judged(known, gradients, base)
-        runs.narrowing = Narrowing(widest)
+        runs.around_loss = Narrowing(widest).widening
         try:
             base = runs.loss()
         except StepError:  # code that insists on its dtype
-            runs.narrowing = None
+            runs.around_loss = contextlib.nullcontext
             return None
         self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
                         " that dtype" for text in casts]

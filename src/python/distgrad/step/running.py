@@ -89,7 +89,7 @@ class Runs(Repeated):
         # tensor); whether loss() can end there, None where that is not known yet
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
         self.held = contextlib.nullcontext()  # around each run
-        self.narrowing = None  # a Narrowing: loss() leaves casts to narrower dtypes out
+        self.around_loss = contextlib.nullcontext  # a Narrowing's widening() once casts are out
         self.waited_for = frozenset()  # texts of calls, that are waited for at once in each run
         self._state = State(model, self.parameters)
         self.loss_dtypes = set()  # texts, of tensors that step() returned here
@@ -114,7 +114,7 @@ class Runs(Repeated):
         """As run(); backward is left out where the loss is known when it begins: where on every
         rank backward begins once, at the returned loss or, as two runs show, at what is the loss
         but for a factor."""
-        with self.narrowing.widening() if self.narrowing else contextlib.nullcontext():
+        with self.around_loss():
             return self._loss()
 
     def _loss(self):
