@@ -142,9 +142,10 @@ void add_shared_cotangents(Maker& maker) {
   maker.add(Aspect::kCotangent, "cotangent-shared-by-two-calls", p);
 }
 
-// The values are those that it has without: who hands memory on as it lies adds elements of
-// different places. Not asked of what communicates in backward alone: of an operand that all ranks
-// hold nothing is measured yet that would tell this from a sum that is missing.
+// Rank 0's cotangent lies transposed in memory, with the values that it would have contiguous. A
+// backward that passes memory on as it lies then adds elements of different places. `copy` and
+// `slice` are left out: for an operand that all ranks hold, the diagnosis cannot tell this from a
+// missing sum.
 void add_cotangent_that_lies_otherwise(Maker& maker) {
   if (enters_parallel_region(maker.kind())) return;
   AuditProgram p = maker.base();

@@ -88,7 +88,7 @@ const std::string& ProgramWriter::one_loss_of(const AuditProgram& p) const {
 }
 
 // Ends in an all_reduce that passes the cotangent on, as in Megatron, if the ranks' results differ.
-// What enters by a copy or slice is a weight that every rank holds and whose whole gradient each
+// The operand of a copy or slice is a weight that every rank holds and whose whole gradient each
 // must get.
 void ProgramWriter::end_in_one_loss(const AuditProgram& p, Json& file) const {
   Json total = {{"all_reduce", fmt::format("({}) * (rank + 1)", one_loss_of(p))}};

@@ -242,7 +242,7 @@ class Explaining {
                        lost_pieces_text(mistakes));
   }
 
-  // Silent where a rank was not compared, which may hold them.
+  // Says nothing if a rank was not compared, as that rank may hold them.
   std::string lost_pieces_text(const std::vector<Mistake>& mistakes) const {
     std::vector<int> ranks;
     int compared = 0;

@@ -11,8 +11,8 @@ namespace {
 
 constexpr std::string_view kReference = "the reference";
 
-// Whether a factor near 1 may be what a short dtype left. That moves the elements apart; beside a
-// factor that they share nothing is left but the rounding of storing them.
+// Returns true if a factor near 1 may come from rounding in a short dtype. Rounding moves elements
+// apart, but elements that share a factor differ only by the rounding of storing them.
 bool may_be_rounding(const Measured& m, std::size_t h, double factor) {
   if (!m.forgives_near || std::abs(factor - 1) > m.near_bound.rtol) return false;
   const Differences& d = m.differences[h];

@@ -28,7 +28,7 @@ struct Measured {
   // `known` beforehand than of a fitted one.
   bool explains(const Stream& observed, std::size_t h, double factor, double error_squares,
                 bool known) const;
-  // Whether two holdings hold the same piece and the same numbers of it.
+  // Returns true if two holdings hold the same piece with the same numbers.
   bool are_copies(std::size_t a, std::size_t b) const;
   double factor_precision() const;
   bool is_near_everywhere() const;

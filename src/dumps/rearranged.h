@@ -16,7 +16,8 @@ struct SummedParts {
   std::string text;
   NamedFactor factor;
 };
-// Of a parameter that holds such sums: the axis, and their factor. Few numbers may show it, too.
+// The axis and factor of such sums in a larger parameter. A parameter of few numbers is explained
+// by them, too.
 using ShownSum = std::pair<std::string, double>;
 std::optional<SummedParts> summed_parts(const Measured&, const FactorNames&,
                                         const std::vector<ShownSum>& shown);

@@ -95,7 +95,7 @@ TEST(Rounding, AFactorNearOneThatAllElementsShareIsToldOfEachRank) {
   const ParameterResult of_one = Model(truth, {truth, times(truth, 1.05f), truth}).w();
   EXPECT_EQ(of_one.headline, "1.05 times the reference on rank 1, right on ranks 0, 2");
   EXPECT_THAT(of_one.ranks, testing::ElementsAre(1));
-  // Where more than storing has moved the elements, it may be rounding.
+  // The factor may be rounding if more than storing has moved the elements.
   const auto moved = plus(times(truth, 1.06f), times(numbers(kLength, 3), 0.0045f));
   EXPECT_EQ(Model(truth, on_three_ranks(moved)).w().explanation, Explanation::kClose);
   EXPECT_EQ(Model({1, -2}, on_three_ranks({1.05f, -2.1f})).w().explanation, Explanation::kClose);

@@ -189,7 +189,7 @@ bool is_contiguous(const Strides& strides, const Shape& shape) {
   return true;
 }
 
-// " on rank 0"; nothing where it is so on every rank.
+// Returns " on rank 0", or nothing if it is so on every rank.
 std::string where_not_contiguous(const CallOnRanks& call, bool is_cotangent) {
   std::vector<int> ranks;
   for (std::size_t r = 0; r < call.operands.size(); ++r) {

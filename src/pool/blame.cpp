@@ -59,8 +59,8 @@ std::string doing(const Program& program, const RankPlace& place, bool plural) {
 // Joins the last lines that a dead rank wrote.
 std::string last_words(const std::string& output) {
   constexpr std::size_t kLimit = 500;
-  // What killed a Python process comes before the stack that Python prints or, if it wrote nothing
-  // else, at the top of the stack.
+  // The reason why a Python process died comes before the stack that Python prints or, if it wrote
+  // nothing else, at the top of the stack.
   constexpr std::string_view kStack = "Fatal Python error: ";
   const std::size_t stack = output.find(kStack);
   std::string text = output.substr(

@@ -52,7 +52,7 @@ const RankError& first_cause(std::span<const RankError> errors);
 
 // Returns true if the case deserves a second run on fresh ranks before it is blamed: a case before
 // it on the same ranks may have caused the error (corrupted memory, a collective left unfinished).
-// What a subject raised is its own.
+// An exception that the subject raised is the case's own.
 bool may_be_inherited(const RankError&);
 
 }  // namespace distgrad

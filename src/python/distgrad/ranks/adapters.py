@@ -402,10 +402,10 @@ def _slots(parameters, kind, with_tensor):
             before = (tensor is not None and position < parameters.index(tensor)
                       and tensor.kind != tensor.KEYWORD_ONLY)
             if source is None and before:
-                # As in c10d: no other unknown parameter stands before the tensor.
+                # No other unknown parameter stands before the tensor in c10d.
                 source = "outputs"
         slots.append(Slot(parameter.name, parameter.kind, source, default, parameter.annotation))
-    # As in c10d, the tensor is then the buffer to fill.
+    # The tensor is then the buffer to fill, as it is in c10d.
     if any(s.source == "scatter_list" for s in slots):
         slots = [replace(s, source="outputs") if s.source == "tensor" else s for s in slots]
     if kind in names.EXCHANGING and any(s.source == "dim" and not names.is_gather_dim(s.name)
