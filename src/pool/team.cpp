@@ -295,7 +295,9 @@ void Team::compare_entered(InFlight& done) {
     fail_worker(workers_[static_cast<std::size_t>(error->rank)], done.id, std::move(*error));
 }
 
+// Keeps the error of the earliest case: replies to later ones may arrive in the same read.
 void Team::fail_worker(Worker& worker, std::uint64_t id, RankError error) {
+  if (worker.error && worker.error_id <= id) return;
   error.rank = reported_rank(worker);
   error.message = with_remedy(std::move(error.message));
   worker.error = std::move(error);

@@ -485,6 +485,18 @@ TEST_F(WorkerPoolTest, HowRanksDifferIsSaidOfTheCaseThatTheyDifferIn) {
   }
 }
 
+// Nothing breaks, so that the ranks go on, and their replies to all three cases arrive together.
+TEST_F(WorkerPoolTest, RanksThatDifferWithoutBreakingAreNotedInEachCase) {
+  const std::string script = "0: enter sum; 1: enter max; *: leave";
+  std::vector<Ticket> tickets;
+  for (int i = 0; i < 3; ++i) tickets.push_back(pool_->run(request(2, script), 20));
+  for (const Ticket ticket : tickets) {
+    const auto done = std::get<DistributedRun>(pool_->wait(ticket)->result);
+    ASSERT_TRUE(done.error);
+    EXPECT_THAT(done.error->message, HasSubstr("rank 1 is in all_reduce max"));
+  }
+}
+
 TEST_F(WorkerPoolTest, AnIdleRankThatDiesIsReplaced) {
   EXPECT_FALSE(run(2, "").error);
   kill(ranks().at(0), SIGKILL);
