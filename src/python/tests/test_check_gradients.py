@@ -490,6 +490,21 @@ def everything():
     return found
 
 
+def last_sum_is_skipped_on_rank_1():
+    """Returns what is raised. It breaks the group's connections."""
+    model = Model().double()
+
+    def step():
+        loss = model(torch.ones(2, 4).double()).square().mean()
+        loss.backward()
+        parameters = list(model.parameters())
+        for p in parameters[:-1] if dist.get_rank() == 1 else parameters:
+            dist.all_reduce(p.grad)
+        return loss
+
+    return raised(distgrad.check_gradients, model, step, timeout_s=1000)
+
+
 def with_another_default_device():
     """As torch.set_default_device("cuda") does: what is made without a device is not on the CPU."""
     seen = set()
@@ -887,6 +902,13 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(kind, "StepError", text)
             self.assertIn("rank 1 raised in step():", text)
             self.assertIn("KeyError: 'no such batch'", text)
+
+    def test_ranks_that_wait_for_ever_are_named_long_before_the_time_is_over(self):
+        for kind, text in ranks.run(last_sum_is_skipped_on_rank_1, RANKS):
+            self.assertEqual(kind, "StepError", text)
+            self.assertIn("step() hangs: rank 1 never entered the all_reduce that ranks 0, 2",
+                          text)
+            self.assertRegex(text, r"in .*test_check_gradients.py:\d+ in step$")
 
     def test_without_a_process_group_it_says_so(self):
         kind, text = raised(distgrad.check_gradients, Model(), lambda: None)

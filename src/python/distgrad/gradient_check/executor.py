@@ -18,15 +18,13 @@ from ..ranks.long_text import cut
 from ..ranks.rounding import Shaking
 from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import Unwaited
-from ..stepping import ECHOES
 from .coordinates import Coordinates
 from .detached import HeldConstants
 from .nearby_slopes import STEPS
 from .perturbation import Perturbation
 from .subject import NotSupported, Subject
-from .team import shown_frames
+from .team import BROKEN_WAITS, shown_frames
 
-_ECHOES = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
 _MOST_VALUES = 4096  # of an input, that are sent to rank 0
 _JUNK = 1e3  # in memory between the elements of a cotangent
 _LATER = 3  # probes of a plan whose gradients are looked at again at its end
@@ -422,4 +420,4 @@ def _failure(error, index, doing):
     said = [cut(line) for line in traceback.format_exception_only(type(error), error)]
     text = str(error) if isinstance(error, NotSupported) else said[-1].strip()
     lines = [*traceback.format_list(frames), *said] if frames else []
-    return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in _ECHOES))
+    return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in BROKEN_WAITS))

@@ -22,10 +22,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..own_device import own_device
-from ..ranks import unwaited
+from ..ranks import noting, unwaited
+from ..stepping import ECHOES
 from .report import GradcheckReport
 from .waiting import Waiting, is_main_thread
 
+# Parts of the messages with which a wait ends because of what another rank did or did not do.
+BROKEN_WAITS = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
 _GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
 _MARGIN_S = 5.0
 _CONNECT_S = 30.0  # at least, for all ranks to call gradcheck
@@ -335,16 +338,16 @@ class Watch:
                 return
 
 
-def shown_frames(frames):
-    """Of a stack: from the user's function on."""
-    here = __file__.rpartition("/")[0]
+def shown_frames(frames, caller=__file__):
+    """Of a stack: from the user's function on, which some file of the caller's folder calls."""
+    here = caller.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
     return _unwatched(frames[last + 1:])
 
 
 def _unwatched(frames):
     """Leaves out the frames through which calls are noted: nobody waits there by himself."""
-    return [f for f in frames if f.filename != unwaited.__file__]
+    return [f for f in frames if f.filename not in (noting.__file__, unwaited.__file__)]
 
 
 def users_frames(frames):

@@ -10,10 +10,11 @@ import traceback
 
 import torch
 
+from ..gradient_check import waiting
+from ..gradient_check.team import BROKEN_WAITS, shown_frames
 from ..own_device import users_device
 from ..ranks.long_text import cut
 from ..ranks.unwaited import Unwaited
-from ..stepping import ECHOES
 from .errors import StepError
 from .roots import Begun, Roots, can_end
 from .variables import gradient_of, local_of, named_parameters, under_one_name
@@ -26,7 +27,7 @@ class _Failure:
 
     def __init__(self, error):
         text = str(error)
-        self.is_echo = any(echo in text for echo in (*ECHOES, "Timed out waiting"))
+        self.is_echo = any(echo in text for echo in BROKEN_WAITS)
 
 
 class Repeated:
@@ -57,24 +58,31 @@ class Repeated:
         """By rank, what step() gave. Raises StepError where it raised on one."""
         begin = time.monotonic()
         value, failure, text = None, None, ""
+        watch = self.team.watch
         try:
-            with self.team.watch.one_call(), eager(), users_device():
+            with watch.one_plan(), watch.one_call(), eager(), users_device():
                 value = step()
         except Exception as error:
             failure, text = _Failure(error), _described(error)
         seconds = time.monotonic() - begin
-        every = self.gather((value, text, failure is not None and failure.is_echo), failure,
-                            seconds)
+        is_echo = failure is not None and failure.is_echo
+        every = self.gather((value, text, is_echo, is_echo and watch.states()), failure, seconds)
         self.count, self.seconds = self.count + 1, self.seconds + seconds
         self._raise_of(every)
-        return [value for value, _, _ in every]
+        return [value for value, *_ in every]
 
     @staticmethod
     def _raise_of(every):
-        failed = [(rank, text, is_echo) for rank, (_, text, is_echo) in enumerate(every) if text]
-        if failed:
-            rank, text, _ = min(failed, key=lambda row: row[2])
-            raise StepError(f"check_gradients: rank {rank} raised in step():\n{text}")
+        failed = [(is_echo, rank, text) for rank, (_, text, is_echo, _) in enumerate(every) if text]
+        if not failed:
+            return
+        states = next((states for *_, states in every if states), None)
+        is_echo, rank, text = min(failed)
+        if states and is_echo:
+            places = {s.where: None for s in states.values() if s.waits() and s.where}
+            raise StepError(f"check_gradients: step() hangs: {waiting.text_of(states)}"
+                            + "".join(f"\n  in {place}" for place in places))
+        raise StepError(f"check_gradients: rank {rank} raised in step():\n{text}")
 
 
 class Runs(Repeated):
@@ -248,5 +256,7 @@ def random_states():
 
 
 def _described(error):
-    lines = traceback.format_exception(error)
-    return cut("".join(lines).rstrip())
+    """Returns the traceback from step() on, as its user knows it."""
+    told = traceback.TracebackException.from_exception(error)
+    told.stack = traceback.StackSummary.from_list(shown_frames(told.stack, __file__))
+    return cut("".join(told.format()).rstrip())
