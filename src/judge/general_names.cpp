@@ -156,10 +156,15 @@ std::string forgets_root_elsewhere(const ComparedMaps& maps) {
              : "";
 }
 
-// Recognises a backward that counts the cotangents of the rank's list in another group.
+// Recognises a backward that counts the cotangents of the rank's list in another group, or of all
+// ranks.
 std::string counts_in_other_group(const ComparedMaps& maps) {
-  for (const Group& group : maps.m.program->groups) {
-    const auto partition = maps.m.program->partition_of(group.name);
+  std::vector<std::pair<std::string, std::string>> groups;
+  for (const Group& group : maps.m.program->groups)
+    groups.emplace_back(group.name, "of the ranks of the group " + group.name);
+  groups.emplace_back("", "of all ranks");
+  for (const auto& [name, whose] : groups) {
+    const auto partition = maps.m.program->partition_of(name);
     const std::size_t n = maps.m.world_size();
     std::vector<std::vector<char>> counts(n, std::vector<char>(n, 0)), due = counts;
     bool crosses = false;
@@ -177,10 +182,8 @@ std::string counts_in_other_group(const ComparedMaps& maps) {
         crosses = crosses || (r != k && counts[r][k]);
       }
     if (holds && crosses)
-      return fmt::format(
-          "counted the cotangents of the ranks of the group {}, instead of those of the "
-          "call's own group.",
-          group.name);
+      return fmt::format("counted the cotangents {}, instead of those of the call's own group.",
+                         whose);
   }
   return "";
 }

@@ -296,6 +296,22 @@ TEST(Names, OfAnotherGroupsRanks) {
   EXPECT_EQ(world.found(weighted).finding, "other-backward");
 }
 
+// Of a gather in groups of two, whose backward reduces over the world.
+TEST(Names, OfTheWorldsRanksInPlaceOfAGroups) {
+  const auto gathers = [](int r, int k, int b) { return r / 2 == k / 2 && b == r % 2; };
+  MatrixWorld world(4, a_call(kAllGather), {2}, {2, 2},
+                    by_pieces(2, 1, 2, [&](int r, int, int k, int b) { return gathers(r, k, b); }));
+  world.program.groups = {{"tp", {{0, 1}, {2, 3}}, false}};
+  std::get<CollectiveCall>(world.program.steps[0].what).group = "tp";
+  const auto found =
+      world.found(by_pieces(2, 1, 2, [](int r, int, int, int b) { return b == r % 2; }));
+  EXPECT_EQ(found.finding, "wrong-group");
+  EXPECT_THAT(found.happened, HasSubstr("counted the cotangents of all ranks, instead of"));
+  const auto but_one =
+      by_pieces(2, 1, 2, [](int r, int, int k, int b) { return b == r % 2 && (r != 3 || k != 0); });
+  EXPECT_EQ(world.found(but_one).finding, "wrong-slice");
+}
+
 TEST(Names, CoefficientsAreRelativeToWhatIsRight) {
   MatrixWorld world(4, a_call(kAllReduce, ReduceOp::kAvg), {2}, {2},
                     by_coefficients([](int, int) { return 0.25; }));

@@ -36,7 +36,7 @@ struct Order {
   std::string_view happened;
 };
 constexpr std::array kOrders = std::to_array<Order>({
-    {"sorted", "counted the group's ranks in ascending order, which is not the group's own."},
+    {"sorted", "placed the group's ranks as in ascending order, which is not the group's own."},
     {"world_rank", "took ranks of the world for ranks within the group."},
     {"world_root", "took the root for a rank of the world; it counts within the group."},
 });

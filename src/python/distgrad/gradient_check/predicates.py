@@ -291,7 +291,7 @@ def double_reduction(pair) -> Optional[Mistake]:
     n = range(pair.ranks)
     if _is_summed_once_more(pair):
         return _mistake("double-reduction", pair,
-                        "the ranks' gradients were summed over the ranks once more")
+                        "each rank has the sum of the gradients that are right for all ranks")
     if _all_are(pair, lambda r, k: _sum([pair.right[r][j] for j in n], pair.right[r][k])):
         return _mistake("double-reduction", pair,
                         "the cotangents were summed over the ranks once more")
