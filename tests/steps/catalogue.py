@@ -1,5 +1,5 @@
-"""RIGHT steps, and WRONG ones, which are the same with one planted mistake: by name, a Step of what
-every rank computes, of what one process does, and of how many ranks it is for."""
+"""Lists RIGHT steps, and WRONG ones, which are the same with one planted mistake. Each name has a
+Step: what every rank computes, what one process computes, and for how many ranks it is."""
 
 import dataclasses
 import functools
@@ -63,7 +63,7 @@ RIGHT = {
 
 
 def _wrong(function, *arguments, single, of, worlds=(2, 4)):
-    """{name: Step} of a mistake each."""
+    """Returns {name: Step} with one mistake each."""
     return {f"{function.__name__}: {m}": _step(function, *arguments, single=single, worlds=worlds,
                                                mistake=m, **more) for m, more in of.items()}
 

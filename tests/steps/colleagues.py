@@ -1,6 +1,6 @@
-"""Mistakes of a third hand, in steps that are written as model libraries and training loops have
-them (decoders.py, trainers.py, expert_layers.py), and right variants. Where each is and what it is
-was written down before check_step was asked."""
+"""Lists mistakes by a third author, in steps like those of model libraries and training loops
+(decoders.py, trainers.py, expert_layers.py), and right variants. The author wrote down where each
+mistake is and what it is before asking check_step."""
 
 import functools
 
@@ -184,5 +184,5 @@ RIGHT = {
 
 ALL = {**FORMER, **STRANGERS, **PLANTED}
 
-# Asked about once, when the reports were done with: every third.
+# check_step was asked about every third one only once, after the reports were finished.
 UNSEEN = list(PLANTED)[1::3]

@@ -1,4 +1,4 @@
-"""SimCLR and CLIP as they are written with DDP, with batch normalisation over all ranks."""
+"""Defines SimCLR and CLIP steps with DDP and batch normalisation over all ranks."""
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ ROWS, INPUTS, FEATURES = 24, 12, 10
 
 
 class BatchMoments(torch.autograd.Function):
-    """The mean of the features and of their squares, over all rows of all ranks."""
+    """Computes the mean of features and of their squares over all rows of all ranks."""
 
     @staticmethod
     def forward(ctx, x, mistake):
@@ -66,7 +66,7 @@ def views(seed, dtype):
 
 
 def nt_xent(mine, everything, first, temperature=0.3, positive_at=None):
-    """`mine`: rows from `first` on, of one view; `everything`: both views of all rows."""
+    """Takes in `mine` one view's rows from `first` on, in `everything` both views of all rows."""
     logits = mine @ everything.t() / temperature
     own = torch.arange(len(mine)) + first
     mask = F.one_hot(own, everything.size(0)).bool()
@@ -89,7 +89,7 @@ class GatherWithGradient(torch.autograd.Function):
 
 
 class GatherOwnGradient(GatherWithGradient):
-    """As lightly's and SimCLR's forks: the sum over ranks is left out."""
+    """Leaves out the sum over ranks, as lightly's and SimCLR's forks do."""
 
     @staticmethod
     def backward(ctx, *grads):
@@ -99,7 +99,7 @@ class GatherOwnGradient(GatherWithGradient):
 def simclr(run, mistake=None):
     model = made(Encoder, run.seed, run.dtype)
     model.backbone[1].mistake = mistake
-    # the running moments' all-reduces are within the step: DDP is as users have it
+    # The running moments' all-reduces are within the step, so DDP stays as users have it.
     wrapped = DistributedDataParallel(model)
     n = ROWS // run.world_size
     a, b = (t[run.rank * n:(run.rank + 1) * n] for t in views(run.seed, run.dtype))
@@ -130,7 +130,7 @@ def whole_simclr(run):
     return gradients(model)
 
 
-# --- CLIP, every rank the loss of all rows (local_loss=False)
+# --- CLIP, in which every rank has the loss of all rows (local_loss=False)
 
 
 class TwoTowers(nn.Module):
@@ -147,7 +147,7 @@ class TwoTowers(nn.Module):
 
 
 def clip_full(run, mistake=None):
-    """Every rank has the whole loss, whose gather sums in backward; DDP's mean is then right."""
+    """Gives every rank the whole loss, whose gather sums in backward; DDP's mean is then right."""
     model = made(TwoTowers, run.seed, run.dtype)
     wrapped = DistributedDataParallel(model)
     n = ROWS // run.world_size

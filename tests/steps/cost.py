@@ -1,5 +1,5 @@
-"""The processor time of check_step beside that of a plain script that starts the same ranks, with
-torch.multiprocessing, runs the same single step, and compares nothing.
+"""Measures the processor time of check_step beside that of a plain script that starts the same
+ranks with torch.multiprocessing, runs the same single step, and compares nothing.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/cost.py [--repeat 3]
 """

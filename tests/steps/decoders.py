@@ -1,6 +1,6 @@
-"""A decoder with grouped-query attention, rotary positions and the loss inside of the model, as
-model libraries have it: cut over tp by layers that know their group, and over a sequence by an
-all-to-all around attention, by gathered keys, or by a ring of sends."""
+"""Defines a decoder as in model libraries, with grouped-query attention, rotary positions and the
+loss inside. Layers that know their group cut it over tp; an all-to-all around attention, gathered
+keys or a ring of sends cut it over a sequence."""
 
 import contextlib
 
@@ -16,7 +16,7 @@ HEAD = WIDTH // HEADS
 
 
 class Parallel:
-    """Who shares a layer, how, and the mistake: set before the model is made."""
+    """Holds who shares a layer, how, and the mistake. It is set before the model is made."""
 
     tp = cp = None  # groups
     tp_rank, tp_size, cp_rank, cp_size, way, mistake = 0, 1, 0, 1, "", None
@@ -66,7 +66,7 @@ class ReduceFromRegion(torch.autograd.Function):
 
 
 class Column(nn.Linear):
-    """Each rank has a part of the outputs."""
+    """Computes a part of the outputs on each rank."""
 
     def __init__(self, inputs, outputs, bias=False):
         super().__init__(inputs, outputs, bias=bias)
@@ -81,7 +81,7 @@ class Column(nn.Linear):
 
 
 class Row(nn.Linear):
-    """Each rank has a part of the inputs."""
+    """Takes a part of the inputs on each rank."""
 
     def cut(self):
         n = self.in_features // Parallel.tp_size
@@ -164,7 +164,7 @@ class Shift(torch.autograd.Function):
 
 
 def ring(q, k, v, scale):
-    """Softmax over all blocks, block by block; q, k, v: [batch, heads, own length, head]."""
+    """Adds up softmax attention block by block; q, k, v are [batch, heads, own length, head]."""
     n, rank, own = Parallel.cp_size, Parallel.cp_rank, q.size(2)
     total = torch.zeros_like(q)
     norm = q.new_zeros(q.shape[:3] + (1,))
@@ -265,7 +265,7 @@ class Layer(nn.Module):
 
 
 class CausalLM(nn.Module):
-    """Returns (loss, logits), as transformers' do."""
+    """Returns (loss, logits), as transformers' models do."""
 
     def __init__(self):
         super().__init__()
@@ -284,8 +284,8 @@ class CausalLM(nn.Module):
 
 
 def batch(seed):
-    """Tokens, and labels of which some do not count: more of them in the first rows and at the
-    end."""
+    """Returns tokens and labels. Some labels do not count, more of them in the first rows and at
+    the end."""
     generator = torch.Generator().manual_seed(50 + seed)
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=generator)
     labels = tokens[:, 1:].clone()
@@ -311,7 +311,7 @@ def cut(model):
 
 
 def tensor_lm(run, mistake=None):
-    """tp of 2, dp of the rest."""
+    """Runs with tp of 2 and dp over the rest."""
     n = run.world_size
     tps = [dist.new_group([r, r + 1]) for r in range(0, n, 2)]
     dps = [dist.new_group(list(range(r, n, 2))) for r in range(2)]
@@ -344,7 +344,7 @@ def tensor_lm(run, mistake=None):
 
 
 def sequence_lm(run, mistake=None, way="ulysses"):
-    """Each rank a part of all sequences; the loss is divided by all tokens, and gradients are added
+    """Gives each rank a part of all sequences, divides the loss by all tokens, and adds gradients
     up."""
     with Parallel.set(cp_rank=run.rank, cp_size=run.world_size, way=way, mistake=mistake):
         model = made(CausalLM, run.seed, run.dtype)

@@ -1,4 +1,4 @@
-"""A layer of experts that gathers the tokens of its ranks and scatters the sums, on ep times dp,
+"""Defines a layer of experts that gathers its ranks' tokens and scatters the sums, on ep times dp,
 with a shared expert and a loss that keeps the router's logits small."""
 
 import torch
@@ -122,7 +122,7 @@ def whole_gathered_experts(run):
 
 
 def gathered_experts(run, mistake=None):
-    """Ranks 0, 1 and 2, 3 share the experts; ranks 0, 2 and 1, 3 have the same ones."""
+    """Shares the experts among ranks 0, 1 and 2, 3; ranks 0, 2 and 1, 3 have the same ones."""
     n = run.world_size
     eps = [dist.new_group([r, r + 1]) for r in range(0, n, EP)]
     edps = [dist.new_group(list(range(r, n, EP))) for r in range(EP)]

@@ -1,7 +1,7 @@
-"""More steps, by family: data parallel in all its ways, context parallel, tensor parallel by hand,
-experts, pipelines, contrastive.
+"""Defines more steps, by family: data parallel in all its ways, context parallel, tensor parallel
+by hand, experts, pipelines, contrastive.
 
-`mistake` plants one: catalogue.py has them all.
+`mistake` plants one of the mistakes that catalogue.py lists.
 """
 
 import torch
@@ -24,7 +24,7 @@ def averaged(model, run, mistake=None):
 
 
 def data_parallel(run, mistake=None, micro_batches=1):
-    """DDP; with 'penalty' mistakes and others by hand, since DDP would repair them."""
+    """Runs DDP, or averages by hand for 'penalty' and other mistakes, as DDP would repair these."""
     model = made(Transformer, run.seed + (mistake == "another initialisation" and run.rank == 1),
                  run.dtype)
     if mistake == "head not broadcast" and run.rank == 1:
@@ -86,7 +86,7 @@ def whole_data_parallel(run, clip=False):
 
 
 def sharded(run, mistake=None, clip=False):
-    """FSDP2, or HSDP with 4 ranks; clipped where asked for."""
+    """Runs FSDP2, or HSDP with 4 ranks, and clips if asked to."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -124,7 +124,7 @@ def whole_sharded(run, clip=False):
     return gradients(model)
 
 
-# --- Context parallel: each rank a part of the sequence
+# --- Context parallel: each rank has a part of the sequence
 
 
 class GatherSequence(torch.autograd.Function):
@@ -147,7 +147,7 @@ class GatherSequence(torch.autograd.Function):
 
 
 class Exchange(torch.autograd.Function):
-    """All-to-all: cuts dim `cut`, and joins what comes along `join`."""
+    """Runs an all-to-all: cuts dim `cut`, and joins what arrives along `join`."""
 
     @staticmethod
     def forward(ctx, x, cut, join, mistake):
@@ -164,7 +164,7 @@ class Exchange(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        if ctx.mistake == "no exchange in backward":  # the shapes happen to fit after a reshape
+        if ctx.mistake == "no exchange in backward":  # The shapes happen to fit.
             cut = gradient.chunk(dist.get_world_size(), ctx.join)
             return torch.cat(cut, ctx.cut), None, None, None
         if ctx.mistake == "averaged":
@@ -173,7 +173,7 @@ class Exchange(torch.autograd.Function):
 
 
 def _all_to_all(received, sent):
-    """Gloo has it for one tensor alone."""
+    """Runs all_to_all on lists by way of one tensor, as Gloo has no other."""
     packed = torch.stack(sent)
     unpacked = torch.empty_like(packed)
     dist.all_to_all_single(unpacked, packed)
@@ -191,7 +191,7 @@ def positions(first, length, dtype):
 
 
 def attended(q, k, v, first):
-    """Causal; the queries are those from `first` on."""
+    """Computes causal attention for the queries from `first` on."""
     seen = torch.arange(k.size(2)) <= torch.arange(first, first + q.size(2))[:, None]
     return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
 
@@ -245,7 +245,7 @@ def whole_context(run):
 
 
 class SumBothWays(torch.autograd.Function):
-    """As torch.distributed.nn.functional.all_reduce."""
+    """Sums in both directions, as torch.distributed.nn.functional.all_reduce does."""
 
     @staticmethod
     def forward(ctx, x):
@@ -261,8 +261,8 @@ class SumBothWays(torch.autograd.Function):
 
 
 class GatherLast(torch.autograd.Function):
-    """The features of all ranks, of which every rank computes the same loss: backward keeps the own
-    ones."""
+    """Gathers all ranks' features. Every rank computes the same loss of them, so backward keeps the
+    own ones."""
 
     @staticmethod
     def forward(ctx, x, mistake):
@@ -280,7 +280,7 @@ class GatherLast(torch.autograd.Function):
 
 
 def vocabulary(run, mistake=None):
-    """Embedding, MLP and head cut over all ranks; every rank computes the loss of all rows."""
+    """Cuts embedding, MLP and head over all ranks; every rank computes the loss of all rows."""
     model = made(Transformer, run.seed, run.dtype)
     tokens, target = text(run.seed)
     n, width = VOCABULARY // run.world_size, 4 * WIDTH // run.world_size
@@ -327,7 +327,7 @@ def whole_vocabulary(run):
             for n, p in module.named_parameters()}
 
 
-# --- Experts: one on each rank, rows go there and come back
+# --- Experts: each rank has one, and rows go there and come back
 
 
 class ToExperts(torch.autograd.Function):
@@ -359,8 +359,8 @@ class RoutedExperts(nn.Module):
 
 
 def routed(run, mistake=None):
-    """The rows of a rank go to the experts in turn, weighted by the router; every rank has `4 /
-    ranks` of these."""
+    """Sends a rank's rows to the experts in turn, weighted by the router. Every rank has `4 /
+    ranks` experts."""
     model = made(RoutedExperts, run.seed, run.dtype)
     x, target = part(rows, run)
     n = 4 // run.world_size
@@ -409,8 +409,8 @@ def whole_routed(run, world_size=4):
 
 
 def tied(run, mistake=None):
-    """2 ranks, 4 micro-batches: embedding and first layer, then second layer and the embedding
-    again as head."""
+    """Runs 4 micro-batches on 2 ranks: one has the embedding and the first layer, the other the
+    second layer and the embedding again as head."""
     model = made(Transformer, run.seed, run.dtype)
     model.head.weight = model.embedding.weight
     tokens, target = text(run.seed)

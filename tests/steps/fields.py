@@ -1,7 +1,6 @@
-"""Steps whose data is cut otherwise than by rows: a convolutional network whose field is cut along
-its height, with rows of the neighbours; a recommender whose tables lie on the ranks, by table and
-by row; a graph's network whose nodes are cut; adapters of frozen layers under tensor
-parallelism."""
+"""Defines steps whose data is not cut by rows: a convolutional network whose field is cut along its
+height, with rows of the neighbours; a recommender whose tables lie on the ranks, by table and by
+row; a graph network whose nodes are cut; adapters of frozen layers under tensor parallelism."""
 
 import torch
 import torch.distributed as dist
@@ -16,11 +15,11 @@ HEIGHT, FIELD_WIDTH, IMAGES, CHANNELS = 16, 8, 3, 6
 
 
 class Halo(torch.autograd.Function):
-    """The rows of the neighbours above and below, zeros at the field's ends."""
+    """Adds the neighbours' rows above and below, and zeros at the field's ends."""
 
     @staticmethod
     def swapped(up, down, wraps=False):
-        """What the neighbours send: (the upper one's `down`, the lower one's `up`)."""
+        """Returns what the neighbours send: (the upper one's `down`, the lower one's `up`)."""
         rank, n = dist.get_rank(), dist.get_world_size()
         above, below = torch.zeros_like(up), torch.zeros_like(down)
         calls = []
@@ -72,7 +71,7 @@ class SumOfField(torch.autograd.Function):
 
 
 class Padded(nn.Conv2d):
-    """A convolution over 3 rows, of which the ranks have theirs."""
+    """Convolves over 3 rows of a field whose rows lie on the ranks."""
 
     def __init__(self, inward, outward):
         super().__init__(inward, outward, 3, padding=(0, 1))
@@ -84,7 +83,7 @@ class Padded(nn.Conv2d):
 
 
 class FieldNorm(nn.Module):
-    """Over a channel's whole field."""
+    """Normalises over a channel's whole field."""
 
     def __init__(self, channels):
         super().__init__()
@@ -120,7 +119,7 @@ class FieldNet(nn.Module):
 
 
 def field(run, rows=slice(None), local_rows=False):
-    """Two measured channels and the height; what is to come."""
+    """Returns the input, two measured channels and the height, and the field to predict."""
     generator = torch.Generator().manual_seed(300 + run.seed)
     x = torch.randn(IMAGES, 2, HEIGHT, FIELD_WIDTH, generator=generator)
     y = torch.randn(IMAGES, 2, HEIGHT, FIELD_WIDTH, generator=generator)
@@ -136,7 +135,7 @@ def trained(model):
 
 
 def averaged(parameters, group=None):
-    """Over the ranks, by hand; what a rank has none of is zero."""
+    """Averages gradients over the ranks by hand; a missing one counts as zero."""
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
@@ -170,7 +169,7 @@ TABLES, ROWS, DEEP, CLICKS = 8, 12, 6, 16
 
 
 class PooledExchange(torch.autograd.Function):
-    """[own tables, all rows, deep] to [all tables, own rows, deep]."""
+    """Exchanges [own tables, all rows, deep] for [all tables, own rows, deep]."""
 
     @staticmethod
     def to_rows(x):
@@ -199,7 +198,7 @@ class PooledExchange(torch.autograd.Function):
 
 
 class ScatterRows(torch.autograd.Function):
-    """The ranks' sum, of which each has its own rows."""
+    """Returns each rank's own rows of the sum over ranks."""
 
     @staticmethod
     def forward(ctx, x, mistake):
@@ -218,7 +217,7 @@ class ScatterRows(torch.autograd.Function):
 
 
 class RowTable(nn.Module):
-    """A table of which the ranks have rows."""
+    """Holds a table whose rows lie on the ranks."""
 
     def __init__(self):
         super().__init__()
@@ -276,7 +275,7 @@ def whole_recommender(run):
 
 
 def recommender(run, mistake=None):
-    """Tables lie on the ranks in turn, which look up all rows of the batch."""
+    """Spreads the tables over the ranks, each of which looks up all rows of the batch."""
     n = run.world_size
     model = made(Recommender, run.seed, run.dtype)
     own = [str(i) for i in range(TABLES) if i % n == run.rank]
@@ -312,7 +311,7 @@ NODES, KINDS, EDGES, INNER = 40, 5, 160, 12
 
 
 def parts_of_nodes(n):
-    """Where the ranks' nodes begin and end: the last rank has fewest."""
+    """Returns where the ranks' nodes begin and end; the last rank has the fewest."""
     most = NODES // n + 2
     ends = [most * (i + 1) for i in range(n - 1)] + [NODES]
     return list(zip([0, *ends], ends))
@@ -364,7 +363,7 @@ class Convolution(nn.Module):
         self.own, self.neighbours = nn.Linear(INNER, INNER), nn.Linear(INNER, INNER, bias=False)
 
     def forward(self, x, edges, degrees):
-        """`edges`: (from any node, to which of the own ones)."""
+        """Takes `edges` as (from any node, to which of the own ones)."""
         everyone = GatherNodes.apply(x) if Cut.parts else x
         source, target = edges
         if Cut.mistake == "edges from other ranks dropped":
@@ -392,7 +391,7 @@ class GraphNet(nn.Module):
 
 
 def graph(run):
-    """Features, edges, how many edges leave each node, kinds, and which nodes are known."""
+    """Returns features, edges, how many edges leave each node, kinds, and which are known."""
     generator = torch.Generator().manual_seed(500 + run.seed)
     x = torch.randn(NODES, 4, generator=generator).to(run.dtype)
     edges = torch.randint(NODES, (2, EDGES), generator=generator)
@@ -465,7 +464,7 @@ class Leave(torch.autograd.Function):
 
 
 class Adapted(nn.Linear):
-    """A frozen layer and what is added to it: its outputs (`is_column`) or inputs are cut."""
+    """Adds an adapter to a frozen layer whose outputs (`is_column`) or inputs are cut."""
 
     def __init__(self, inward, outward, is_column):
         super().__init__(inward, outward, bias=False)
@@ -511,7 +510,7 @@ class AdaptedBlock(nn.Module):
 
 
 class AdaptedModel(nn.Module):
-    """The words and norms are frozen, but for the last norm."""
+    """Freezes the words and all norms but the last."""
 
     def __init__(self):
         super().__init__()
@@ -542,7 +541,7 @@ def whole_adapters(run):
 
 
 def adapters(run, mistake=None):
-    """On dp times tp of 2."""
+    """Runs on dp times tp of 2."""
     Region.size, Region.mistake = 2, mistake
     dp, at = run.world_size // 2, run.rank % 2
     rows = [dist.new_group([i, i + 1]) for i in range(0, run.world_size, 2)]

@@ -1,5 +1,5 @@
-"""Training steps for check_gradients, right ones and such with one planted mistake. Each is what a
-colleague would write, and has no reference. Differences of the declared loss confirmed every
+"""Lists training steps for check_gradients, right ones and ones with one planted mistake. Each is
+what a colleague would write, and has no reference. Differences of the declared loss confirmed every
 answer before check_gradients was asked."""
 
 import contextlib
@@ -226,7 +226,7 @@ wrong("by hand, masks drawn again",
 
 
 def scaled(rank, n, dtype, mistake="", clip=None, wrap="ddp"):
-    """A loss scale, accumulation over unequal micro-batches, clipping."""
+    """Uses a loss scale, accumulation over unequal micro-batches, and clipping."""
     model = build(Lm, dtype, 1)
     if wrap == "fsdp":
         for m in [*model.blocks, model]:
@@ -365,7 +365,7 @@ wrong("fsdp and tp, branch detached", _(sharded, mesh=(2, 2), tp=True, mistake="
 
 
 def dtensor(rank, n, dtype, variant="", mistake=""):
-    """Sequence parallel plan, embedding cut by rows, loss parallel."""
+    """Runs plans with sequence parallelism, an embedding cut by rows, or loss parallelism."""
     model, mesh = build(Lm, dtype, 1), init_device_mesh(torch.get_default_device().type, (n, ))
     split = variant in ("sequence", "loss")
     col = _(ColwiseParallel, input_layouts=Shard(1)) if split else ColwiseParallel
@@ -394,7 +394,7 @@ def dtensor(rank, n, dtype, variant="", mistake=""):
                                    [Replicate()]).redistribute(placements=[Shard(1)]).to_local()
         h = model.norm(model.blocks[0](h))
         if variant == "own rows":
-            # Each rank works on its own rows of what all hold, and the logits are gathered.
+            # Each rank works on its own rows of the tensor that all hold; logits are gathered.
             h = DTensor.from_local(h, mesh, [Replicate()])
             own = h.to_local() if mistake == "no partial" else h.to_local(
                 grad_placements=[Partial()])
@@ -464,7 +464,7 @@ def megatron(rank, n, dtype, mistake="", residual=False, sequence=False, vocabul
         target = logits.gather(1, at.clamp(0, width - 1)[:, None])[:, 0] * mine
         if mistake == "sums with autograd":
             total, target = dist_nn.all_reduce(total), dist_nn.all_reduce(target)
-        else:  # a plain collective in place: the cotangent passes as it is
+        else:  # Backward passes the cotangent through a plain in-place collective unchanged.
             dist.all_reduce(total)
             dist.all_reduce(target)
         return (total.log() - target).mean()
@@ -541,7 +541,7 @@ def context(rank, n, dtype, how="gather", mistake="", residual=True):
     def attend(h):
         a = model.attention
         q, k, v = (f(h).unflatten(-1, (4, 4)) for f in (a.q, a.k, a.v))
-        if how == "ulysses":  # to [all tokens, one head, 4] and back
+        if how == "ulysses":  # Heads go to [all tokens, one head, 4] and back.
 
             def heads(t):
                 by = n if mistake == "exchange averaged" else 1
@@ -690,7 +690,7 @@ wrong("clip whole loss, own slice", _(clip, gather="own",
 
 
 def pipeline(rank, n, dtype, mistake="", variant="replicated"):
-    """A stage a rank, two micro-batches, first and last share the embedding's weights."""
+    """Runs one stage per rank and two micro-batches; first and last stage share the embedding."""
     torch.manual_seed(90 + rank)
     stage = nn.Sequential(nn.LayerNorm(16), Mlp())
     torch.manual_seed(7)

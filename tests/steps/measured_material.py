@@ -1,4 +1,4 @@
-"""What both lists of measured cases are made of: Case, small real models, collectives with a
+"""Defines what both lists of measured cases use: Case, small real models, collectives with a
 gradient."""
 
 import dataclasses
@@ -12,15 +12,15 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclasses.dataclass
 class Case:
-    """`make(rank, world_size, dtype)` returns (model, step). `wrong`: patterns of exactly the
-    parameters whose p.grad is wrong; `factor`: p.grad over the truth where it is one number on all
-    ranks for all of them. `pieces`: parameters that are pieces though their values are equal.
-    `clips`: the step clips and the clipping bites: then right is the derivative times one number
-    for all parameters.
+    """Describes a case. `make(rank, world_size, dtype)` returns (model, step). `wrong` has patterns
+    of exactly the parameters whose p.grad is wrong; `factor` is p.grad over the truth if that is
+    one number for all of them on all ranks. `pieces` are pieces although their values are equal.
+    `clips` says that clipping changes gradients, so that the right ones are the derivative times
+    one number for all parameters.
 
-    kind: missing-reduction: a sum (or mean) over ranks is missing; own-part-only: a backward keeps
-    the own slice or drops the others' part; averaged: divided by ranks too often; factor: any other
-    single number; wrong-group: reduced over ranks it should not, or not all."""
+    kind is missing-reduction (a sum or mean over ranks is missing), own-part-only (backward keeps
+    the own slice or drops the others' part), averaged (divided by ranks too often), factor (any
+    other single number) or wrong-group (reduced over other ranks than it should be)."""
     name: str
     make: object
     objective: str
@@ -36,7 +36,7 @@ class Case:
 
 
 def into(cases):
-    """The two functions that add to a list of cases."""
+    """Returns the two functions that add to a list of cases."""
     def right(name, make, objective, note, **more):
         cases.append(Case(name, make, objective, True, note=note, **more))
 
@@ -61,7 +61,7 @@ def build(kind, dtype, *args, seed=0, **options):
 
 
 def randn(seed, dtype, *shape):
-    """The same on every device."""
+    """Returns random numbers that are the same on every device."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return torch.randn(*shape, generator=generator, dtype=torch.float64,
                        device="cpu").to(torch.get_default_device(), dtype)
@@ -90,7 +90,7 @@ def reduce_(model, by=1, group=None, but=()):
 
 
 def groups_of(rank, *lists):
-    """The group among `lists` that has this rank; every rank makes all of them."""
+    """Returns the group among `lists` that has this rank; every rank makes all of them."""
     made = [dist.new_group(ranks) for ranks in lists]
     return next(g for g, ranks in zip(made, lists) if rank in ranks)
 
@@ -153,7 +153,7 @@ def lm_loss(model, x, y, **options):
 
 
 class Classifier(nn.Module):
-    """Images, say: a stem with a batch norm, two branches of which the rank's data may take one."""
+    """Classifies by a stem with a batch norm and two branches; a rank's data may take only one."""
     def __init__(self, batch_norm=False, branches=False, activation=F.gelu):
         super().__init__()
         self.stem, self.norm = nn.Linear(8,
@@ -171,7 +171,7 @@ def rows(rank, dtype, count=6):
 
 
 class Enter(torch.autograd.Function):
-    """Megatron's f."""
+    """Is Megatron's f."""
     @staticmethod
     def forward(ctx, x, group=None):
         ctx.group = group
@@ -185,7 +185,7 @@ class Enter(torch.autograd.Function):
 
 
 class Leave(torch.autograd.Function):
-    """Megatron's g. `again`: as if each rank had a loss of its own."""
+    """Is Megatron's g; `again` treats each rank as if it had a loss of its own."""
     @staticmethod
     def forward(ctx, x, again=False, group=None):
         ctx.again, ctx.group = again, group
@@ -202,7 +202,7 @@ class Leave(torch.autograd.Function):
 
 
 class Gather(torch.autograd.Function):
-    """Along the first dimension; backward is `sum` over the ranks, or the `own` slice as it is."""
+    """Gathers along dim 0; backward takes the `sum` over ranks, or the `own` slice unchanged."""
     @staticmethod
     def forward(ctx, x, backward="sum"):
         ctx.own = backward == "own"
@@ -233,7 +233,7 @@ class ReduceScatter(torch.autograd.Function):
 
 
 class Exchange(torch.autograd.Function):
-    """all_to_all by counts of rows."""
+    """Runs all_to_all by counts of rows."""
     @staticmethod
     def forward(ctx, x, sent, received, divide=1):
         ctx.counts, ctx.divide = (sent, received), divide
@@ -250,7 +250,7 @@ class Exchange(torch.autograd.Function):
 
 
 class Shift(torch.autograd.Function):
-    """To the next rank; the cotangent goes to the one before, or `same`: on, to the next."""
+    """Sends to the next rank; the cotangent goes back, or, with `same`, also to the next rank."""
     @staticmethod
     def forward(ctx, x, same=False):
         ctx.by = 1 if same else -1
@@ -314,7 +314,7 @@ class Towers(nn.Module):
 
 
 class Bare(nn.Module):
-    """Weights without modules: complex filters over the channels, F.linear, a scalar gate."""
+    """Has weights without modules: complex filters over channels, F.linear, a scalar gate."""
     def __init__(self, complex_dtype):
         super().__init__()
         self.filter = nn.Parameter(torch.randn(5, 2, dtype=complex_dtype))

@@ -1,5 +1,5 @@
-"""More steps like those of measured_cases.py, of other families. check_gradients had not been tried
-on them when it was written."""
+"""Lists more steps like those of measured_cases.py, of other families. check_gradients had not been
+tried on them when it was written."""
 
 import functools
 
@@ -26,7 +26,7 @@ _ = functools.partial
 
 
 class Unshard(torch.autograd.Function):
-    """A flat shard to the whole; backward reduces and scatters."""
+    """Gathers flat shards to the whole; backward reduces and scatters."""
     @staticmethod
     def forward(ctx, shard, divide, own):
         ctx.divide, ctx.own = divide, own
@@ -43,7 +43,7 @@ class Unshard(torch.autograd.Function):
 
 
 class FlatUnits(nn.Module):
-    """Each unit's parameters lie in one flat tensor, of which a rank keeps its part."""
+    """Keeps a rank's part of one flat tensor for each unit's parameters."""
     def __init__(self, rank, n, dtype):
         super().__init__()
         self.units = [
@@ -57,7 +57,7 @@ class FlatUnits(nn.Module):
             flat = F.pad(flat, (0, -len(flat) % n))
             self.flats.append(nn.Parameter(flat.chunk(n)[rank].clone()))
 
-    def __setattr__(self, name, value):  # the units are shapes, no modules
+    def __setattr__(self, name, value):  # The units are shapes, no submodules.
         object.__setattr__(self, name, value) if name == "units" else super().__setattr__(
             name, value)
 
@@ -114,7 +114,7 @@ class DtensorWeights(nn.Module):
 
 
 def dtensor_weights(rank, n, dtype, partial="abs"):
-    """Weights stored as DTensors, unsharded in forward for each rank's own rows."""
+    """Stores weights as DTensors and unshards them in forward for each rank's own rows."""
     model = DtensorWeights(dtype, init_device_mesh(torch.get_default_device().type, (n, )))
     x, y = rows(rank, dtype)
 
@@ -143,7 +143,7 @@ wrong("dtensor weights, replicated one too", _(dtensor_weights, partial="ab"), "
 
 
 def fsdp_parts(rank, n, dtype, mistake="", clip=None):
-    """FSDP2 that leaves the positions to the user, micro-batches, a reduction of theirs by hand."""
+    """Runs micro-batches under FSDP2, which leaves the positions to a reduction by hand."""
     model = build(Lm, dtype, 1, True)
     for module in [*model.blocks, model]:
         fully_shard(module, ignored_params={model.position}, reshard_after_forward=False)
@@ -169,7 +169,7 @@ def fsdp_parts(rank, n, dtype, mistake="", clip=None):
         if mistake == "clipped by parameter":
             for p in model.parameters():
                 nn.utils.clip_grad_norm_([p], clip)
-        elif clip:  # the squares of shards are summed, those of copies count once
+        elif clip:  # Squares of shards are summed, those of copies count once.
             shards = [
                 local(p.grad).square().sum() for p in model.parameters() if isinstance(p, DTensor)
             ]
@@ -200,8 +200,8 @@ wrong("fsdp, clipped by parameter", _(fsdp_parts, mistake="clipped by parameter"
 
 
 class Halo(torch.autograd.Function):
-    """Adds the neighbours' edge rows; backward brings the edges' cotangents home. `lost`: it keeps
-    them; `swapped`: it adds them at the other end."""
+    """Adds the neighbours' edge rows; backward brings the edges' cotangents home, or keeps them
+    (mistake `lost`), or adds them at the other end (mistake `swapped`)."""
     @staticmethod
     def forward(ctx, x, mistake):
         ctx.mistake = mistake
@@ -248,7 +248,7 @@ class Moments(torch.autograd.Function):
 
 
 class Field(nn.Module):
-    """Two convolutions over [length, channels] with a norm over the whole length between them."""
+    """Has two convolutions over [length, channels] and between them a norm over the length."""
     def __init__(self):
         super().__init__()
         self.stem, self.conv1, self.conv2 = nn.Linear(4, 8), nn.Linear(24, 8), nn.Linear(24, 3)
@@ -292,7 +292,7 @@ wrong(
 
 
 class Prefix(torch.autograd.Function):
-    """The sum of the states of all ranks before; backward is the sum of the cotangents behind."""
+    """Sums the states of all ranks before; backward sums the cotangents of all ranks behind."""
     @staticmethod
     def forward(ctx, x, mistake):
         ctx.mistake = mistake
@@ -313,7 +313,7 @@ class Prefix(torch.autograd.Function):
 
 
 class Linear(nn.Module):
-    """Linear attention; a tied head."""
+    """Has linear attention and a tied head."""
     def __init__(self):
         super().__init__()
         self.embed, self.norm, self.out = nn.Embedding(12, 16), nn.RMSNorm(16), nn.Linear(16, 16)
@@ -362,11 +362,11 @@ class Recommender(nn.Module):
 
 
 def recommender(rank, n, dtype, mistake=""):
-    """A table a rank; looked-up rows of all ranks' users are exchanged."""
+    """Gives each rank a table and exchanges the looked-up rows of all ranks' users."""
     model = build(Recommender, dtype, rank)
     users = 4
     dense, label = randn(rank + 15, dtype, users, 8), randn(rank + 16, dtype, users)
-    bags = tokens(rank + 17, users * n, 3, vocabulary=10)  # rank's table, all ranks' users
+    bags = tokens(rank + 17, users * n, 3, vocabulary=10)  # This table serves all ranks' users.
     counts = [users] * n
 
     def step():
@@ -410,7 +410,7 @@ class Routed(nn.Module):
 
 
 def expert_data(rank, n, dtype, mistake="", balance=""):
-    """Two experts, each on two ranks: ranks 0, 1 and 2, 3 exchange tokens."""
+    """Has two experts, each on two ranks; ranks 0, 1 and 2, 3 exchange tokens."""
     model = build(Routed, dtype, rank % 2)
     own, twins = groups_of(rank, [0, 1], [2, 3]), groups_of(rank, [0, 2], [1, 3])
     x, y = rows(rank, dtype, 6)
@@ -477,7 +477,7 @@ wrong(
 
 
 class Shared(nn.Module):
-    """Queries of the rank's heads, one key and value for all; a low-rank adapter on the output."""
+    """Has queries of the rank's heads, one key and value for all, and a low-rank adapter."""
     def __init__(self, at):
         super().__init__()
         self.stem, self.norm, self.head = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 5)
@@ -551,7 +551,7 @@ class Pair(nn.Module):
 
 
 def sigmoid_pairs(rank, n, dtype, mistake=""):
-    """SigLIP: texts go round the ranks."""
+    """Computes SigLIP's loss, for which texts go round the ranks."""
     model = build(Pair, dtype, seed=9)
     x, t = randn(rank + 21, dtype, 3, 8), randn(rank + 22, dtype, 3, 6)
 
@@ -622,7 +622,7 @@ wrong("critic, no graph", _(critic,
 
 
 class FusedHead(torch.autograd.Function):
-    """Cross entropy of a head, its gradients made in forward, as fused kernels do."""
+    """Computes a head's cross entropy and, in forward, its gradients, as fused kernels do."""
     @staticmethod
     def forward(ctx, h, weight, y, mistake):
         p = (h @ weight.t()).softmax(-1)
@@ -647,7 +647,7 @@ class Trunk(nn.Module):
 
 
 def fused(rank, n, dtype, mistake=""):
-    """Three micro-batches, gradients kept in main_grad and reduced there."""
+    """Runs three micro-batches, with gradients kept in main_grad and reduced there."""
     model = build(Trunk, dtype, seed=11)
     x, y = tokens(rank + 26, 9), tokens(rank + 27, 9)
 
@@ -689,7 +689,7 @@ wrong("fused head, reduced too early", _(fused, mistake="reduced too early"), "m
 
 
 def counted(rank, n, dtype, mistake="", empty=False):
-    """Tokens counted over all ranks, as trainers with num_items_in_batch do; the last rank may have
+    """Counts tokens over all ranks, as trainers do with num_items_in_batch; the last rank may have
     none."""
     model = build(Lm, dtype, 1)
     wrapped = DDP(model) if mistake != "ranks with tokens" else model

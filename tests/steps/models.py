@@ -1,5 +1,5 @@
-"""The models and batches of the steps: the same weights and data for the same seed, whatever the
-number of ranks."""
+"""Defines the models and batches of the steps, with the same weights and data for the same seed,
+whatever the number of ranks."""
 
 import torch
 from torch import nn
@@ -20,8 +20,8 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm attention and MLP. The Linears may be cut over ranks: heads are counted by what the
-    local query has."""
+    """Has pre-norm attention and an MLP. The Linears may be cut over ranks, so heads are counted by
+    the local query."""
 
     def __init__(self):
         super().__init__()
@@ -54,7 +54,7 @@ class Transformer(nn.Module):
 
 
 class Experts(nn.Module):
-    """Tokens go to all experts, weighted by a router: `weights` and `back` are [experts, in,
+    """Sends tokens to all experts, weighted by a router; `weights` and `back` are [experts, in,
     out]."""
 
     COUNT = 4
@@ -67,7 +67,7 @@ class Experts(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
     def mixed(self, x, gates, experts):
-        """What these experts, a slice, add."""
+        """Returns what these experts, a slice, add."""
         hidden = F.gelu(torch.einsum("bi,eio->beo", x, self.weights[experts]))
         return torch.einsum("beo,eoi,be->bi", hidden, self.back[experts], gates[:, experts])
 
@@ -87,20 +87,20 @@ def _generator(seed):
 
 
 def rows(seed, dtype):
-    """A batch for Mlp and Experts: inputs and classes."""
+    """Returns a batch for Mlp and Experts: inputs and classes."""
     generator = _generator(seed)
     x = torch.randn(BATCH, WIDTH, generator=generator).to(dtype)
     return x, torch.randint(VOCABULARY, (BATCH,), generator=generator)
 
 
 def text(seed, _dtype=None):
-    """A batch for Transformer: tokens and the next ones."""
+    """Returns a batch for Transformer: tokens and the next ones."""
     tokens = torch.randint(VOCABULARY, (BATCH, LENGTH + 1), generator=_generator(seed))
     return tokens[:, :-1], tokens[:, 1:]
 
 
 def pairs(seed, dtype):
-    """Two views of each row, for a contrastive loss."""
+    """Returns two views of each row, for a contrastive loss."""
     generator = _generator(seed)
     x = torch.randn(BATCH, WIDTH, generator=generator)
     return x.to(dtype), (x + 0.3 * torch.randn(BATCH, WIDTH, generator=generator)).to(dtype)

@@ -1,5 +1,5 @@
-"""Mistakes of a fifth hand, in steps of other kinds than those before (fields.py, teachers.py), and
-right variants. Where each is and what it is was written down before check_step was asked."""
+"""Lists mistakes by a fifth author, in other kinds of steps (fields.py, teachers.py), and right
+variants. The author wrote down where and what each mistake is before asking check_step."""
 
 import functools
 
@@ -163,5 +163,5 @@ RIGHT = {
 
 ALL = {**FORMER, **PLANTED}
 
-# Asked about once, when the reports were done with: every third, but for one that was seen before.
+# check_step was asked about every third once, after the reports were finished; one was known.
 UNSEEN = [name for name in list(PLANTED)[1::3] if "judge learns" not in name]

@@ -1,5 +1,5 @@
-"""Layers as Megatron's, with sequence parallelism and a parallel cross-entropy; DTensors and HSDP
-as their users write them."""
+"""Defines layers like Megatron's, with sequence parallelism and a parallel cross-entropy, and uses
+DTensors and HSDP as users do."""
 
 import torch
 import torch.distributed as dist
@@ -13,7 +13,7 @@ FFN, HEADS = 32, 4
 
 
 class Mode:
-    """Which ranks share a layer, and the mistake."""
+    """Holds which ranks share a layer, and the mistake."""
 
     group, rank, size, mistake = None, 0, 1, None
 
@@ -131,7 +131,7 @@ class ParallelCrossEntropy(torch.autograd.Function):
 
 
 def megatron_sp(run, mistake=None):
-    """tp of 2 with sequence parallelism; what is left of the ranks is data parallel."""
+    """Runs tp of 2 with sequence parallelism; the other dimension of ranks is data parallel."""
     tp, dp = 2, run.world_size // 2
     tp_groups = [dist.new_group([d * tp + t for t in range(tp)]) for d in range(dp)]
     dp_groups = [dist.new_group([d * tp + t for d in range(dp)]) for t in range(tp)]
@@ -182,7 +182,7 @@ def whole_clipped(run):
 
 
 def dtensor(run, mistake=None):
-    """Tensor parallel blocks under FSDP2, whose head's output the user takes out of DTensor."""
+    """Runs tensor parallel blocks under FSDP2; the user takes the head's output out of DTensor."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Partial, Replicate
@@ -204,7 +204,7 @@ def dtensor(run, mistake=None):
     fully_shard(model, mesh=mesh["fsdp"])
     ids, labels = (t.chunk(2)[mesh.get_local_rank("fsdp")] for t in batch(run.seed))
     logits = model(ids, torch.arange(LENGTH))
-    # Each rank half of the rows; the whole's gradient is then a share
+    # Each rank takes half of the rows, so its gradient of the whole is a share.
     if mistake == "rows of its own after to_local":
         logits = logits.redistribute(tp, [Replicate()]).to_local()
         at = slice(0, 1) if mesh.get_local_rank("tp") == 0 else slice(1, None)
@@ -213,7 +213,7 @@ def dtensor(run, mistake=None):
     elif mistake == "gradient declared partial":
         logits = logits.redistribute(tp, [Replicate()]).to_local(grad_placements=[Partial()])
         loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-    elif mistake == "rows of its own, declared":  # right
+    elif mistake == "rows of its own, declared":  # This is right.
         logits = logits.redistribute(tp, [Replicate()]).to_local(grad_placements=[Partial()])
         at = slice(0, 1) if mesh.get_local_rank("tp") == 0 else slice(1, None)
         loss = F.cross_entropy(logits[at].flatten(0, 1), labels[at].flatten(),

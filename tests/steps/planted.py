@@ -1,10 +1,10 @@
-"""Mistakes planted in steps, with where they are and what they are, as they were written down
-before check_step was asked.
+"""Lists mistakes planted in steps, with where and what they are, as written down before asking
+check_step.
 
-`stage` is where the run leaves the right one: "forward", "loss" (its value or its backward),
+`stage` is where the run departs from the right one: "forward", "loss" (its value or its backward),
 "weights" (of the ranks' losses), "backward", "after". `cause` is for the reader. A report names a
-mistake where `names`, a pattern, is in it, and places it where the stage is right and `place` is in
-what it says of where: the line of the call, or the module.
+mistake if the pattern `names` is in it. It places a mistake if the stage is right and its text on
+where the mistake is, the line of the call or the module, has `place`.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Planted:
     step: Step
     stage: str
     cause: str
-    names: str = "(?!)"  # nothing
+    names: str = "(?!)"  # This pattern matches nothing.
     place: str = "(?!)"
 
 

@@ -1,6 +1,6 @@
-"""Mistakes of a fourth hand, in steps with released packages (released_losses.py,
-released_models.py), and right variants. Where each is and what it is was written down before
-check_step was asked. A step is left out where its package is missing."""
+"""Lists mistakes by a fourth author, in steps with released packages (released_losses.py,
+released_models.py), and right variants. The author wrote down where and what each mistake is before
+asking check_step. A step is left out if its package is missing."""
 
 import functools
 import importlib.util
@@ -21,7 +21,7 @@ ntxent, barlow = (functools.partial(lightly_loss, loss=loss)
 whole_ntxent, whole_barlow = (functools.partial(whole_lightly, loss=loss)
                               for loss in ("NTXentLoss", "BarlowTwinsLoss"))
 
-# By step, what it imports of the packages that it needs.
+# Each step imports these modules of the packages that it needs.
 NEEDS = {
     "open clip": ["open_clip.loss", "open_clip.model"],
     "open clip full": ["open_clip.loss", "open_clip.model"],
@@ -143,16 +143,16 @@ RIGHT = {
 
 ALL = {**FORMER, **PLANTED}
 
-# Asked about once, when the reports were done with: every third.
+# check_step was asked about every third one only once, after the reports were finished.
 UNSEEN = list(PLANTED)[1::3]
 
 
 def modules(name):
-    """What the step of a mistake imports."""
+    """Returns what the step of a mistake imports."""
     return NEEDS.get(name.partition(":")[0], [])
 
 
 def missing(name):
-    """The packages that the step of a mistake needs and that are not here."""
+    """Returns the packages that the step of a mistake needs and that are not here."""
     packages = dict.fromkeys(module.partition(".")[0] for module in modules(name))
     return [package for package in packages if importlib.util.find_spec(package) is None]

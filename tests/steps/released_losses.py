@@ -1,5 +1,5 @@
-"""Steps around the losses of released packages, under DistributedDataParallel: open_clip's model
-and ClipLoss, sentence-transformers' ranking loss, lightly's, and pytorch-metric-learning's
+"""Defines steps around released packages' losses under DistributedDataParallel: open_clip's model
+and ClipLoss, sentence-transformers' ranking loss, lightly's losses, and pytorch-metric-learning's
 wrapper."""
 
 import torch
@@ -45,7 +45,7 @@ def whole_open_clip(run):
 
 
 def open_clip(run, mistake=None):
-    """local_loss and gather_with_grad, as for many ranks."""
+    """Uses local_loss and gather_with_grad, as for many ranks."""
     from open_clip.loss import ClipLoss
 
     model = made(_clip, run.seed, run.dtype)
@@ -65,7 +65,7 @@ def open_clip(run, mistake=None):
 
 
 def open_clip_full(run, mistake=None):
-    """Each rank has the loss of all rows."""
+    """Gives each rank the loss of all rows."""
     from open_clip.loss import ClipLoss
 
     model = made(_clip, run.seed, run.dtype)

@@ -1,4 +1,4 @@
-"""Steps with transformers' models: Qwen3-MoE with its experts over ranks, by hand; a Llama in
+"""Defines steps with transformers' models: Qwen3-MoE with experts over ranks by hand; a Llama in
 accelerate's loop, under FSDP2 and in torch's pipeline; and attention by yunchang's Ulysses."""
 
 import torch
@@ -13,7 +13,7 @@ VOCABULARY, LENGTH, SEQUENCES = 32, 8, 12
 
 
 def text(run):
-    """Tokens, and labels of which the later rows have fewer."""
+    """Returns tokens and labels; later rows have fewer labels."""
     tokens = torch.randint(VOCABULARY, (SEQUENCES, LENGTH),
                            generator=torch.Generator().manual_seed(400 + run.seed))
     labels = tokens.clone()
@@ -23,7 +23,7 @@ def text(run):
 
 
 def counted(labels):
-    """Those that count, once they are shifted."""
+    """Returns how many labels count once they are shifted."""
     return (labels[:, 1:] != -100).sum()
 
 
@@ -58,7 +58,7 @@ def whole_text(run, kind=llama):
 
 
 class Enter(torch.autograd.Function):
-    """What all ranks of the group hold goes on to each one's experts."""
+    """Hands what all ranks of the group hold on to each one's experts."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -109,7 +109,7 @@ class OwnExperts(nn.Module):
 
 
 def expert_parallel(run, mistake=None):
-    """ep of 2, dp of the rest: the experts' ranks share their sequences."""
+    """Runs with ep of 2 and dp over the rest; the experts' ranks share their sequences."""
     n, size = run.world_size, 2
     eps = [dist.new_group([r, r + 1]) for r in range(0, n, 2)]
     dps = [dist.new_group(list(range(r, n, 2))) for r in range(2)]
@@ -133,8 +133,8 @@ def expert_parallel(run, mistake=None):
 
 
 def accelerated(run, mistake=None):
-    """Micro-batches of 2 rows and the rest; transformers divides by the items of all, and the
-    average over ranks and the division by the steps are taken back."""
+    """Runs micro-batches of 2 rows. As transformers divides by the items of all, the average over
+    ranks and the division by the steps are undone."""
     from accelerate import Accelerator
 
     tokens, labels = (t.chunk(run.world_size)[run.rank] for t in text(run))
@@ -192,7 +192,7 @@ def sharded_llama(run, mistake=None):
 
 
 class Half(nn.Module):
-    """Embedding and first layer, or the rest, under the whole model's names."""
+    """Has embedding and first layer, or the rest, under the whole model's names."""
 
     def __init__(self, whole, stage, mistake):
         super().__init__()
@@ -224,8 +224,8 @@ def tied_llama():
 
 
 def pipelined(run, mistake=None):
-    """pp of 2, dp of the rest; embedding and head are tied, and both stages add up their
-    gradients."""
+    """Runs with pp of 2 and dp over the rest. Embedding and head are tied, and both stages add up
+    their gradients."""
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
     mesh = init_device_mesh("cpu", (2, run.world_size // 2), mesh_dim_names=("pp", "dp"))
@@ -293,7 +293,7 @@ def whole_ulysses_reader(run):
 
 
 def ulysses_reader(run, mistake=None):
-    """A sequence over 2 ranks, dp of the rest; the gradients are added up over all."""
+    """Cuts sequences over 2 ranks, with dp over the rest, and adds gradients up over all."""
     from yunchang.kernels import AttnType
     from yunchang.ulysses.attn_layer import UlyssesAttention
 

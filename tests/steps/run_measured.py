@@ -5,7 +5,7 @@ the wrong parameters must be named, with their factor.
     python tests/steps/run_measured.py [--all] [--only NAME]... [--dtype float32]
                                        [--backend nccl] [--right] [--show] [--where]
 
-By default a fixed part of them, in float64. Exit code 1 where an answer is wrong.
+By default it runs a fixed part of them, in float64. The exit code is 1 if an answer is wrong.
 """
 
 import argparse
@@ -28,8 +28,8 @@ from measured_unseen import CASES as UNSEEN
 from run_steps import end_groups, forked, wait_for
 
 RANKS = 4
-# The quickest that show one thing each: wrappers, reductions, clipping, layers cut by hand and by
-# DTensors, sequences, experts, pairs, pipelines; and, with each, mistakes of every kind.
+# These are the quickest that show one thing each: wrappers, reductions, clipping, layers cut by
+# hand and by DTensors, sequences, experts, pairs, pipelines; each has mistakes of every kind.
 USUAL = (
     "ddp", "ddp frozen bias", "ddp batch norm", "ddp no_sync", "ddp comm hook",
     "ddp scaled by ranks", "ddp head ignored", "ddp last micro-batch only", "by hand, sums",
@@ -45,7 +45,7 @@ def be_rank(rank, folder, cases, options):
     dtype, bad = getattr(torch, options.dtype), 0
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(RANKS), LOCAL_RANK=str(rank))
     store = dist.FileStore(os.path.join(folder, "store"), RANKS)
-    if options.backend == "nccl":  # the ranks share a GPU, as distgrad's --share-gpu has it
+    if options.backend == "nccl":  # The ranks share a GPU, as with distgrad's --share-gpu.
         os.environ.update(NCCL_HOSTID=f"measured-{rank}", NCCL_SOCKET_IFNAME="lo",
                           NCCL_NET="Socket", NCCL_IB_DISABLE="1", NCCL_MNNVL_ENABLE="0")
         torch.set_default_device("cuda:0")
@@ -69,7 +69,7 @@ def be_rank(rank, folder, cases, options):
 
 
 def tell(case, found, took_s, options):
-    """Prints the answer; true where it is not the right one."""
+    """Prints the answer; returns whether it is wrong."""
     said = complaint(case, found)
     print(f"{'BAD ' if said else 'ok  '} {case.name}  {took_s:.1f} s,"
           f" {found.get('runs', 0)} runs{'  ' + said if said else ''}")
@@ -85,10 +85,10 @@ def tell(case, found, took_s, options):
 
 
 def complaint(case, found):
-    """What is wrong with the answer; empty where it is right."""
+    """Returns what is wrong with the answer, or "" if it is right."""
     if case.right:
         return "" if found["verdict"] == "right" else f"called {found['verdict']}"
-    disputed = set(found["disputed"])  # the mistake is a detach, which may be meant
+    disputed = set(found["disputed"])  # A mistake that is a detach may also be meant.
     if found["verdict"] not in ("wrong", *(["disputed"] if "detached" in case.name else [])):
         return f"called {found['verdict']}"
     named = disputed | {name for wrong in found["wrong"] for name in wrong["parameters"]}
@@ -123,7 +123,7 @@ def main():
     cases = [case for case in cases
              if RANKS in case.worlds and (wanted is None or case.name in wanted)
              and (case.right or not options.right)]
-    # What a DeviceMesh leaves behind cannot be ended: its steps are the last.
+    # The groups of a DeviceMesh cannot be destroyed, so its steps come last.
     cases.sort(key=lambda case: any(word in case.name for word in ("fsdp", "dtensor", "hsdp")))
     with tempfile.TemporaryDirectory() as folder:
         wait_for([forked(be_rank, rank, folder, cases, options) for rank in range(RANKS)])

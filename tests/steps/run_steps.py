@@ -1,11 +1,11 @@
-"""Runs the steps on Gloo ranks and asks `distgrad compare`: no right step may be accused, every
-wrong one is to be caught.
+"""Runs the steps on Gloo ranks and asks `distgrad compare`, which must accuse no right step and
+catch every wrong one.
 
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/run_steps.py [--seeds 3] [--dtype
     bfloat16] [--show NAME]
 
-Every step is compared with a single run in its own dtype and with one in float32. Exit code 1 where
-a verdict is wrong.
+Every step is compared with a single run in its own dtype and with one in float32. The exit code is
+1 if a verdict is wrong.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def be_rank(rank, world_size, root, dtype, seeds):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), GLOO_SOCKET_IFNAME="lo")
     store = dist.FileStore(os.path.join(root, f"store{world_size}"), world_size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
-    # What a DeviceMesh leaves behind cannot be ended: its steps are the last.
+    # The groups of a DeviceMesh cannot be destroyed, so its steps come last.
     for key, step in sorted(STEPS.items(), key=lambda item: _has_mesh(item[1])):
         for seed in seeds if world_size in step.worlds else ():
             found = step.parallel(Run(seed, dtype, rank, world_size))
@@ -59,7 +59,7 @@ def _has_mesh(step):
 
 
 def end_groups():
-    """The next step is to find its own process groups only."""
+    """Destroys process groups, so that the next step has only its own."""
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not dist.group.WORLD and group.group_desc == "undefined":
             dist.destroy_process_group(group)
@@ -90,7 +90,7 @@ def forked(function, *arguments):
 
 
 def wait_for(pids):
-    """Ends all as soon as one fails: the others would wait for it."""
+    """Waits for all processes, and kills all as soon as one fails, as others would wait for it."""
     left = set(pids)
     while left:
         pid, status = os.wait()

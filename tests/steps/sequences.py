@@ -1,5 +1,5 @@
-"""Steps whose sequences are cut over ranks: ring attention, zigzag, Ulysses on a mesh of dp and
-sp."""
+"""Defines steps whose sequences are cut over ranks: ring attention, zigzag, and Ulysses on a mesh
+of dp and sp."""
 
 import functools
 
@@ -18,7 +18,7 @@ class Attention(nn.Module):
         super().__init__()
         self.wq, self.wo = nn.Linear(DIM, DIM, bias=False), nn.Linear(DIM, DIM, bias=False)
         self.wk, self.wv = (nn.Linear(DIM, DIM // HEADS * KV_HEADS, bias=False) for _ in range(2))
-        self.core = None  # how heads attend, where they are not all here
+        self.core = None  # It computes attention if not all heads are here.
 
     def forward(self, x):
         q, k, v = (w(x).unflatten(-1, (-1, DIM // HEADS)).transpose(1, 2)
@@ -69,7 +69,7 @@ def whole_decoder(run):
 
 
 def rotated(*tensors):
-    """To the next rank, from the one before."""
+    """Sends tensors to the next rank, and returns those of the rank before."""
     rank, world = dist.get_rank(), dist.get_world_size()
     received = [torch.empty_like(t) for t in tensors]
     work = [dist.isend(t.contiguous(), (rank + 1) % world, tag=i) for i, t in enumerate(tensors)]
@@ -152,7 +152,7 @@ def ring(run, mistake=None):
     return gradients(model)
 
 
-# --- Each rank the chunks r and 2N-1-r, keys and values gathered
+# --- Each rank has the chunks r and 2N-1-r; keys and values are gathered
 
 
 class GatherKeys(torch.autograd.Function):

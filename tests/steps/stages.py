@@ -1,4 +1,4 @@
-"""Pipelines of several stages, and experts that tokens travel to by counts."""
+"""Defines pipelines of several stages, and experts to which tokens travel by counts."""
 
 import torch
 import torch.distributed as dist
@@ -46,7 +46,7 @@ def whole_net(run):
 
 
 def one_f_one_b(run, mistake=None):
-    """A stage a rank, 4 micro-batches, warm-up, then one forward and one backward in turn."""
+    """Runs one stage per rank and 4 micro-batches: warm-up, then forward and backward in turn."""
     model = made(Net, run.seed, run.dtype)
     rank, last = run.rank, run.world_size - 1
     stage = model.stages[rank]
@@ -181,7 +181,7 @@ def balance(probabilities, chosen):
 
 
 def moe(run, mistake=None):
-    """Data parallel; expert r on rank r."""
+    """Runs data parallel, with expert r on rank r."""
     model = made(MoeNet, run.seed, run.dtype)
     rank, world = run.rank, run.world_size
     x, y = (t.chunk(world)[rank] for t in data(run.seed, run.dtype))

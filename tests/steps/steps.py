@@ -1,7 +1,7 @@
-"""Training steps as they are written in practice, on every rank and in one process; each returns
-{parameter: gradient}.
+"""Defines training steps as in practice, on every rank and in one process; each returns {parameter:
+gradient}.
 
-`mistake` plants one: catalogue.py has them all.
+`mistake` plants one of the mistakes that catalogue.py lists.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ def whole(kind, batch, run, in_float32=False):
 
 
 def contrastive(a, b, all_a, all_b, first):
-    """Of this rank's rows against all."""
+    """Returns the loss of this rank's rows against all."""
     target = torch.arange(first, first + len(a))
     return (F.cross_entropy(a @ all_b.t() / 4, target) + F.cross_entropy(b @ all_a.t() / 4,
                                                                          target)) / 2
@@ -56,8 +56,8 @@ def whole_contrastive(run):
 
 
 def masked_text(seed, dtype=None):
-    """Every row has fewer valid tokens than the one before: a rank's mean is not its share of the
-    whole's."""
+    """Gives every row fewer valid tokens than the one before, so that a rank's mean is not its
+    share of the whole's."""
     tokens, target = text(seed, dtype)
     target = target.clone()
     for row in range(BATCH):
@@ -132,8 +132,8 @@ def fsdp(kind, batch, run, micro_batches=1, scale=0):
 
 
 def tensor_parallel(run, sequence=False, shard=False, mistake=None):
-    """DTensors over tp; with `sequence` the norms see a part of the sequence, with `shard` FSDP2
-    over dp."""
+    """Runs DTensors over tp. With `sequence` the norms see a part of the sequence; `shard` adds
+    FSDP2 over dp."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Replicate, Shard
@@ -174,7 +174,7 @@ def tensor_parallel(run, sequence=False, shard=False, mistake=None):
 
 
 class Copy(torch.autograd.Function):
-    """Into a tensor parallel region: the cotangents of the ranks' parts are to be summed."""
+    """Enters a tensor parallel region: the cotangents of the ranks' parts must be summed."""
 
     @staticmethod
     def forward(ctx, x, group, reduce):
@@ -190,7 +190,7 @@ class Copy(torch.autograd.Function):
 
 
 class Reduce(torch.autograd.Function):
-    """Out of it: one loss, which all ranks compute."""
+    """Leaves a tensor parallel region, after which all ranks compute one loss."""
 
     @staticmethod
     def forward(ctx, x, group):
@@ -204,7 +204,7 @@ class Reduce(torch.autograd.Function):
 
 
 def megatron(run, mistake=None):
-    """An MLP cut over tp (2 ranks) by hand; what is left of the ranks is data parallel."""
+    """Cuts an MLP over tp (2 ranks) by hand; the other dimension of ranks is data parallel."""
     tp = 2
     groups = [dist.new_group(list(range(at, at + tp))) for at in range(0, run.world_size, tp)]
     along_dp = [dist.new_group(list(range(at, run.world_size, tp))) for at in range(tp)]
@@ -246,8 +246,8 @@ def whole_megatron(run):
 
 
 def sequence_by_hand(run, mistake=None):
-    """Each rank a part of the sequence, as the norms under sequence parallelism see it; the
-    gradients are summed."""
+    """Gives each rank a part of the sequence, as norms see it under sequence parallelism; gradients
+    are summed."""
     model = made(Mlp, run.seed, run.dtype)
     x, target = part(rows, run)
     (loss_of(model(x), target) / run.world_size).backward()
@@ -292,14 +292,14 @@ def gathered(run, mistake=None):
 
 
 def centred(run, mistake=None):
-    """A loss of the batch's mean, which is all-reduced: (mean of all rows)^2, one loss that all
-    ranks compute."""
+    """All-reduces the batch's mean for (mean of all rows)^2, which is one loss that all ranks
+    compute."""
     model = made(Mlp, run.seed, run.dtype)
     x, _ = part(rows, run)
     out = model(x)
     total = out.sum(0)
     total = Reduce.apply(total, None)
-    # The ranks' gradients are summed: each holds the part of its own rows.
+    # The ranks' gradients are summed, as each holds the part of its own rows.
     ((total / BATCH) * torch.arange(total.numel()).to(run.dtype).cos()).square().sum().mul(
         run.world_size if mistake == "loss counted by every rank" else 1).backward()
     for p in model.parameters():
@@ -321,8 +321,8 @@ def whole_centred(run):
 
 
 def pipeline(run, mistake=None):
-    """Two stages with two micro-batches; with 4 ranks two pipelines, data parallel. A rank has its
-    stage's parameters only."""
+    """Runs two stages with two micro-batches; 4 ranks are two data parallel pipelines. A rank has
+    only its stage's parameters."""
     stages, dp = 2, run.world_size // 2
     stage, replica = run.rank % stages, run.rank // stages
     along_dp = [dist.new_group(list(range(s, run.world_size, stages))) for s in range(stages)]
@@ -353,8 +353,8 @@ def pipeline(run, mistake=None):
 
 
 def experts(run, mistake=None):
-    """Half of the experts on each of two ranks, which see the same rows; with 4 ranks twice, data
-    parallel."""
+    """Puts half of the experts on each of two ranks, which see the same rows; 4 ranks do so twice,
+    data parallel."""
     ep, dp = 2, run.world_size // 2
     at, replica = run.rank % ep, run.rank // ep
     along_ep = [dist.new_group(list(range(s, s + ep))) for s in range(0, run.world_size, ep)]

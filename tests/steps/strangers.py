@@ -1,6 +1,6 @@
-"""Mistakes of one more hand, planted in steps that the reports were not improved on (sequences.py,
-contrasts.py, parallel_layers.py, stages.py), and right variants. As in planted.py, where each is
-and what it is was written down before check_step was asked."""
+"""Lists mistakes by one more author, in steps on which the reports were not improved (sequences.py,
+contrasts.py, parallel_layers.py, stages.py), and right variants. As in planted.py, where and what
+each mistake is was written down before asking check_step."""
 
 import functools
 

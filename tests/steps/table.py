@@ -4,7 +4,7 @@ released.py, outsiders.py), and writes a table.
     DISTGRAD=build/release-2.15.0/bin/distgrad python tests/steps/table.py
     [--released | --outsiders] [--only TEXT ...] [--show] [--dtype float32] [--write FILE]
 
-Exit code 1 where a mistake is missed, placed wrongly, or, with --only, neither named nor placed.
+The exit code is 1 if a mistake is missed, placed wrongly, or, with --only, not named nor placed.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from distgrad import step_host, step_process, stepping  # noqa: E402
 
 
 def run_forked(folder, request):
-    """As stepping._run_processes, by a fork of this process, which runs no autograd: torch is
-    imported once."""
+    """Does what stepping._run_processes does in a fork of this process, which runs no autograd, so
+    that torch is imported once."""
     step_host.write_request(folder, request)
     parent = os.getpid()
     pid = os.fork()
@@ -55,8 +55,8 @@ WORLDS = {name: planted.step.worlds[-1] for name, planted in ALL.items()}
 
 
 def ask(name, dtype):
-    """check_step's report of the planted mistake; None where it passes. Its functions look for the
-    step by name, in each process."""
+    """Returns check_step's report of the planted mistake, or None if it passes. Its functions look
+    the step up by name in each process."""
     world_size = WORLDS[name]
 
     def parallel(rank, world_size):
@@ -82,7 +82,7 @@ def ask(name, dtype):
 
 
 def answer_of(report):
-    """What is kept of it."""
+    """Returns what is kept of a report."""
     if report is None:
         return {"stage": "passes", "where": ["passes"], "text": ""}
     departure = {"stage": report.where.get("stage", "unknown")}
@@ -90,7 +90,7 @@ def answer_of(report):
 
 
 def judged(planted, answer):
-    """(named, placed, misplaced)"""
+    """Returns (named, placed, misplaced)."""
     text = " ".join(answer["text"].split())
     named = bool(re.search(planted.names, text))
     is_there = answer["stage"] == planted.stage or {answer["stage"], planted.stage} in _ALIKE
@@ -99,8 +99,8 @@ def judged(planted, answer):
         not is_there)
 
 
-# Behind the last module that both runs have, a call's backward is the loss's. Shares that nobody
-# adds up are said to be either's to add up.
+# These stages count as one: behind the last module that both runs have, a call's backward belongs
+# to the loss, and shares that nobody adds up may be blamed on either stage.
 _ALIKE = [{"loss", "backward"}, {"after", "backward"}, {"loss", "weights"}, {"loss", "after"},
           {"loss", "forward"}]
 
@@ -152,8 +152,8 @@ def main():
 
 
 def _is_left_out(name):
-    """Whether the mistake's step needs a package that is missing. What it needs is imported here,
-    once for all that are forked."""
+    """Returns whether the mistake's step needs a package that is missing. It imports what the step
+    needs, once for all forked processes."""
     if missing := released.missing(name):
         print(f"{'left out':10}{name}: {', '.join(missing)} is not installed", flush=True)
         return True
@@ -163,8 +163,8 @@ def _is_left_out(name):
 
 
 def rows(names, results, found):
-    """A row for each step: how many of its mistakes are caught, named, placed alone, neither, and
-    placed wrongly."""
+    """Returns the table's lines with a row for each step: how many of its mistakes are caught,
+    named, only placed, neither, and placed wrongly."""
     steps = {}
     for name, (named, placed, misplaced) in zip(names, found):
         row = steps.setdefault(name.partition(":")[0], [0] * 6)

@@ -1,6 +1,6 @@
-"""Steps with more than one loss or model, or an optimizer's buffers: a student of a teacher with a
-centre over all ranks; a policy whose advantages are normalised over all ranks; gradients in flat
-buckets of which each rank reduces a part; a generator and what it is judged by."""
+"""Defines steps with more than one loss or model, or an optimizer's buffers: a student of a teacher
+with a centre over all ranks; a policy whose advantages are normalised over all ranks; gradients in
+flat buckets of which each rank reduces a part; a generator and its judge."""
 
 import torch
 import torch.distributed as dist
@@ -42,8 +42,8 @@ def views(run):
 
 
 def distilled_loss(model, views, mistake=None, n=1):
-    """Each view's student is to say what the other's teacher does, less the centre, which follows
-    the teacher."""
+    """Returns the loss of each view's student against the other view's teacher, less the centre,
+    which follows the teacher."""
     said = model.student(torch.cat(views)).chunk(2)
     with torch.no_grad():
         taught = model.teacher(torch.cat(views))
@@ -69,7 +69,7 @@ def distilled(run, mistake=None):
     model = made(Distiller, run.seed, run.dtype)
     own = [view.chunk(run.world_size)[run.rank] for view in views(run)]
     distilled_loss(model, own, mistake, run.world_size).backward()
-    # The last layer is kept as it is in the first epoch, if it is to be.
+    # Freezing the last layer in the first epoch must happen on all ranks; here only rank 0 does it.
     if mistake == "last layer's gradient dropped on rank 0" and run.rank == 0:
         model.student.prototypes.weight.grad = None
     if mistake == "each gradient clipped before the mean":
@@ -98,8 +98,8 @@ class Policy(nn.Module):
 
 
 def answers(run):
-    """Tokens, what the policy before and a reference made of them, rewards, and which tokens are
-    answers: fewer on the last ranks."""
+    """Returns tokens, an old policy's and a reference's log-probabilities, rewards, and which
+    tokens are answers: fewer on the last ranks."""
     generator = torch.Generator().manual_seed(800 + run.seed)
     tokens = torch.randint(TOKENS, (ANSWERS, STEPS + 1), generator=generator)
     old, reference = (-2.9 + 0.3 * torch.randn(ANSWERS, STEPS, generator=generator)
@@ -129,7 +129,7 @@ def normalised(rewards, n, mistake):
 
 
 def policy_loss(model, batch, n=1, mistake=None):
-    """For the mean of the ranks' gradients."""
+    """Returns the rank's loss for a mean of the ranks' gradients."""
     tokens, old, reference, rewards, mask = batch
     logits, values = model(tokens[:, :-1])
     following = tokens[:, :-1] if mistake == "log-probabilities of the tokens before" else (
@@ -172,7 +172,7 @@ FEATURES, LABELS, SAMPLES = 18, 9, 32
 
 
 class Plain(nn.Module):
-    """Of parameters whose sizes are no multiples of the ranks'."""
+    """Has parameters whose sizes are no multiples of the number of ranks."""
 
     def __init__(self):
         super().__init__()
@@ -184,8 +184,8 @@ class Plain(nn.Module):
 
 
 class Buckets:
-    """Each rank reduces its part of each bucket, adds it up over micro-batches, and gathers it in
-    the end."""
+    """Reduces each rank's part of each bucket, adds it up over micro-batches, and gathers it at the
+    end."""
 
     def __init__(self, model, most, n, mistake):
         self.n, self.mistake = n, mistake
@@ -204,7 +204,7 @@ class Buckets:
         return -(-size // self.n) * self.n
 
     def reduce(self):
-        """After a backward."""
+        """Reduces the buckets after a backward."""
         for i, bucket in enumerate(self.buckets):
             if self.mistake == "last bucket not flushed" and i == len(self.buckets) - 1:
                 continue
@@ -295,7 +295,7 @@ class SumOfRows(torch.autograd.Function):
 
 
 class Spread(nn.Module):
-    """How much the batch spreads, as one more feature of each row."""
+    """Adds the batch's spread as one more feature of each row."""
 
     def __init__(self):
         super().__init__()
@@ -330,8 +330,8 @@ def shapes(run):
 
 
 def judge_and_generate(model, noise, real, mistake=None):
-    """The judge's loss with a penalty on its slope where the data is, and then the generator's,
-    which the judge does not learn from."""
+    """Runs the judge's loss with a penalty on its gradient at the data, and then the generator's,
+    from which the judge does not learn."""
     judges = [*model.enter.parameters(), *model.judge.parameters()]
     fake = model.generator(noise)
     judged = fake if mistake == "generator learns from the judge's loss" else fake.detach()

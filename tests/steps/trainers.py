@@ -1,4 +1,4 @@
-"""Training loops: a criterion that is a module, accumulation over micro-batches of unequal sizes,
+"""Defines training loops: a criterion that is a module, accumulation over unequal micro-batches,
 masks, a loss scale, clipping, under DDP, FSDP2 and tensor parallel plans of DTensor; torch's own
 pipeline schedules; sharded contrastive losses with a sum over all rows."""
 
@@ -44,14 +44,14 @@ def whole_classifier(run, clip=None):
 
 
 def ddp_loop(run, mistake=None):
-    """6 rows a rank in micro-batches of 4 and 2; the loss of each weighs as many as it has."""
+    """Runs micro-batches of 4 and 2 rows on each rank; each loss is weighted by its rows."""
     model, criterion = made(Classifier, run.seed, run.dtype), nn.CrossEntropyLoss()
     if mistake == "head ignored by DDP":
         nn.parallel.DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(
             model, ["head.weight", "head.bias"])
     wrapped = nn.parallel.DistributedDataParallel(model)
     x, y = (t[run.rank::run.world_size] for t in data(run.seed, run.dtype))
-    # The last rank's list of rows is too short, and is filled up from the beginning.
+    # The sampler fills the last rank's list of rows, which is too short, from the beginning.
     if mistake == "the sampler's padding":
         index = list(range(ROWS))[run.rank::run.world_size]
         index = index if run.rank < run.world_size - 1 else index[:-1] + [0]
@@ -138,7 +138,7 @@ def planned(run, mistake=None):
 
 
 class StageOf(nn.Module):
-    """A part of the classifier, under the classifier's names."""
+    """Holds a part of the classifier, under the classifier's names."""
 
     def __init__(self, model, stage, mistake):
         super().__init__()
@@ -201,7 +201,7 @@ def towers_data(seed, dtype):
 
 
 class SigmoidLoss(nn.Module):
-    """Of each pair: own rows alone, a column block at a time."""
+    """Computes the loss of own rows' pairs, a block of columns at a time."""
 
     def forward(self, a, b, scale, bias, is_own=True):
         logits = scale * a @ b.t() + bias
@@ -210,7 +210,7 @@ class SigmoidLoss(nn.Module):
 
 
 class PassOn(torch.autograd.Function):
-    """Texts go round the ranks."""
+    """Passes texts round the ranks."""
 
     @staticmethod
     def sent(x, by):
@@ -254,7 +254,7 @@ def siglip(run, mistake=None):
 
 
 class Barlow(nn.Module):
-    """The cross-correlation of two views, over all rows."""
+    """Computes the cross-correlation of two views over all rows."""
 
     def __init__(self, group_size=1, mistake=None):
         super().__init__()

@@ -1,5 +1,5 @@
-"""check_gradients beside its verdicts on steps (tests/steps/run_measured.py): what it leaves as it
-was, what it cannot judge, bad input, and what each rank is told.
+"""Tests check_gradients beside its verdicts on steps (tests/steps/run_measured.py): what it leaves
+unchanged, what it cannot judge, bad input, and what each rank is told.
 
     python src/python/tests/test_check_gradients.py
 """
@@ -38,7 +38,7 @@ class Model(nn.Module):
 
 
 class Float32Inside(nn.Module):
-    """As norms of released models do."""
+    """Computes in float32 inside, as norms of released models do."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +51,7 @@ class Float32Inside(nn.Module):
 
 
 class BesideBfloat16(nn.Module):
-    """A residual stream in the parameters' dtype, beside a product in bfloat16."""
+    """Has a residual stream in the parameters' dtype, beside a product in bfloat16."""
 
     def __init__(self):
         super().__init__()
@@ -66,8 +66,8 @@ class BesideBfloat16(nn.Module):
 
 def averaged(model, dtype=torch.float64, dropout=0.0, change=lambda model: None, ends=None,
              seed=None):
-    """A step that is right unless `change` makes it wrong, after the reduction. ends(loss). The
-    ranks have data of their own, or those of `seed`."""
+    """Returns a step that is right unless change() makes it wrong after the reduction; it returns
+    ends(loss). Ranks have data of their own, or those of `seed`."""
     seed = dist.get_rank() if seed is None else seed
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
@@ -89,14 +89,14 @@ def doubled_bias(model):
 
 
 def clipped_by_own_norm(model):
-    """Of the gradients of this rank's own pieces: rank r is given those of size r."""
+    """Clips by the norm of this rank's own pieces, which differs from rank to rank."""
     norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm() * (1 + dist.get_rank())
     for p in model.parameters():
         p.grad *= min(1.0, 0.01 / float(norm))
 
 
 def clipped(*parts, **more):
-    """Each part by itself, as torch does."""
+    """Returns a change that clips each part by itself, as torch does."""
     def change(model):
         for part in parts:
             nn.utils.clip_grad_norm_(getattr(model, part).parameters(), 0.01, **more)
@@ -105,7 +105,7 @@ def clipped(*parts, **more):
 
 
 def clipped_before_the_reduction(most):
-    """A step on whose ranks clip_grad_norm_ sees each its own gradients."""
+    """Returns a step in which clip_grad_norm_ sees only each rank's own gradients."""
     model = Model().double()
 
     def step():
@@ -123,7 +123,7 @@ def clipped_before_the_reduction(most):
 
 
 def under_two_names(reduces):
-    """One weight, which rank 0 calls `embedding` and rank 2 `head`; rank 1 has another."""
+    """Shares a weight that rank 0 calls `embedding` and rank 2 `head`; rank 1 has another."""
     model = nn.Module()
     name = ("embedding", "middle", "head")[dist.get_rank()]
     generator = torch.Generator().manual_seed(3 + (dist.get_rank() == 1))
@@ -149,13 +149,13 @@ def tripled_after_clipping(model):
 
 
 def in_bfloat16(model):
-    """The sum for the mean, in bfloat16."""
+    """Puts the sum in place of the mean, in bfloat16."""
     for p in model.parameters():
         p.grad = (p.grad * dist.get_world_size()).bfloat16().to(p.dtype)
 
 
 def clipped_by_what_the_rank_sees(model):
-    """Rank r leaves out its r-th parameter."""
+    """Clips by a norm from which rank r leaves out its r-th parameter."""
     chosen = [p for i, p in enumerate(model.parameters()) if i != dist.get_rank()]
     norm = nn.utils.get_total_norm([p.grad for p in chosen])
     nn.utils.clip_grads_with_norm_(list(model.parameters()), 0.01, norm)
@@ -166,7 +166,7 @@ def counted_without_waiting(_):
 
 
 def waited_for_on_rank_2_alone(model):
-    """Rank 2 comes last, so that the others have what they wait for only then."""
+    """Lets rank 2 come last, so that the others have what they wait for only then."""
     def step():
         model.zero_grad()
         x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
@@ -183,7 +183,7 @@ def waited_for_on_rank_2_alone(model):
 
 
 def loss_without_waiting(loss):
-    """The mean of all ranks', that rank 2 comes late to."""
+    """Returns the mean of all ranks' losses, to which rank 2 comes late."""
     time.sleep(0.1 if dist.get_rank() == 2 else 0)
     value = loss.detach().clone()
     dist.all_reduce(value, async_op=True)
@@ -191,7 +191,7 @@ def loss_without_waiting(loss):
 
 
 def reduced_from_the_second_time_on():
-    """A step whose first run leaves each rank its own gradients."""
+    """Returns a step whose first run leaves each rank its own gradients."""
     model, times = Model().double(), []
     right = averaged(model)
 
@@ -209,7 +209,7 @@ def reduced_from_the_second_time_on():
 
 
 def at_a_kink(factor=1.0):
-    """A ReLU of zeros: rows of padding, and a bias that is zero at the start."""
+    """Takes a ReLU of zeros: rows of padding, and a bias that is zero at the start."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)).double()
     nn.init.zeros_(model[0].bias)
@@ -228,7 +228,7 @@ def at_a_kink(factor=1.0):
 
 
 def pieces_off_by_rank():
-    """Each rank has a piece of its own, and multiplies its gradient by 2 more than its rank."""
+    """Gives each rank a piece of its own, and multiplies its gradient by its rank plus 2."""
     model = nn.Linear(4, 2).double()
     nn.init.normal_(model.weight, generator=torch.Generator().manual_seed(dist.get_rank()))
     nn.init.normal_(model.bias, generator=torch.Generator().manual_seed(9 + dist.get_rank()))
@@ -246,7 +246,7 @@ def pieces_off_by_rank():
 
 
 def not_divided():
-    """Two micro-batches, of whose losses the mean is returned."""
+    """Runs two micro-batches, and returns the mean of their losses."""
     model = nn.parallel.DistributedDataParallel(Model().double())
     x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
 
@@ -263,7 +263,7 @@ def not_divided():
 
 
 def off_by(factor, name, dtype):
-    """A model in whose step one small gradient is wrong."""
+    """Returns a model in whose step one small gradient is wrong."""
     model = Model().to(dtype)
 
     def change(model):
@@ -273,7 +273,7 @@ def off_by(factor, name, dtype):
 
 
 def clipped_elsewhere():
-    """By other Parameters that have the same gradients, as of master weights."""
+    """Clips by other Parameters that have the same gradients, as master weights do."""
     model = nn.parallel.DistributedDataParallel(Model().double())
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
 
@@ -307,8 +307,8 @@ def raises_on_rank_1(loss):
 
 
 def column(wrong=False):
-    """A layer that is cut along its output, with zero biases, and a norm before it that all ranks
-    have: its gradient must be summed."""
+    """Returns a layer cut along its output, with zero biases, behind a norm that all ranks have and
+    whose gradient must be summed."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(5)
     whole = torch.randn(3 * size, 4, dtype=torch.float64)
@@ -349,7 +349,7 @@ def rounded_otherwise_each_time():
 
 
 class Entered(torch.autograd.Function):
-    """Lets a tensor into a cut layer, as it is. Its backward lacks the sum over the ranks, and
+    """Lets a tensor into a cut layer unchanged. Its backward lacks the sum over the ranks, and
     multiplies by `factor`."""
 
     @staticmethod
@@ -393,7 +393,7 @@ def raised(function, *arguments, **more):
 
 
 def everything():
-    """By name, what check_gradients did on this rank."""
+    """Returns by name what check_gradients did on this rank."""
     found = {}
     model = Model().double()
     stale = [torch.full_like(p, 7.0) for p in model.parameters()]
@@ -484,7 +484,7 @@ def everything():
            "no loss": lambda: distgrad.check_gradients(
                model, averaged(model, ends=lambda loss: None))}
     found["bad"] = {name: raised(call) for name, call in bad.items()}
-    # The last, as it breaks the group's connections
+    # This comes last, as it breaks the group's connections.
     found["rank 1 raises"] = raised(distgrad.check_gradients, model,
                                     averaged(model, ends=raises_on_rank_1), timeout_s=5)
     return found
@@ -506,7 +506,7 @@ def last_sum_is_skipped_on_rank_1():
 
 
 def with_another_default_device():
-    """As torch.set_default_device("cuda") does: what is made without a device is not on the CPU."""
+    """Checks with a default device, as set by torch.set_default_device("cuda"), not the CPU."""
     seen = set()
     model, step = column(wrong=True)
     x = torch.arange(1.0, 4.0, dtype=torch.float64, requires_grad=True)
@@ -522,7 +522,7 @@ def with_another_default_device():
 
 
 def in_trainers(times):
-    """What the callbacks raise, of trainers that call what the real ones have."""
+    """Returns what callbacks raise in stand-ins that call what the real trainers call."""
     model = nn.parallel.DistributedDataParallel(Model().double())
     batches = [torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * dist.get_rank() + i)
                            ).double() for i in range(2)]
@@ -533,7 +533,7 @@ def in_trainers(times):
             SimpleNamespace(_set_sync_gradients=lambda is_last: None)))
 
         def get_batch_samples(self, iterator, n, device):
-            torch.rand(3)  # a sampler draws
+            torch.rand(3)  # A sampler draws random numbers.
             return [next(iterator) for _ in range(n)], None
 
         def training_step(self, model, inputs, items):
@@ -579,7 +579,7 @@ def updated(model):
 
 
 def student(change=lambda model: None):
-    """A step whose targets are detached, of a model that has them both ways."""
+    """Returns a step whose targets are detached, though the model trains what they come from."""
     torch.manual_seed(0)
     model = nn.ModuleDict({"encoder": nn.Linear(4, 4), "head": nn.Linear(4, 4)}).double()
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
@@ -621,7 +621,7 @@ class CheckGradients(unittest.TestCase):
         cls.found = ranks.run(everything, RANKS)
 
     def on_all_ranks(self, name):
-        """What all ranks report alike, but for the time."""
+        """Returns what all ranks report alike, except for the time."""
         reports = [{k: v for k, v in found[name].items() if k not in ("seconds", "text")}
                    for found in self.found]
         for report in reports[1:]:
@@ -686,7 +686,7 @@ class CheckGradients(unittest.TestCase):
             found = departure(places)
             return found and (found[0], *(p and p.name for p in found[1:]))
 
-        # As with a skip around what is cut: there the shares are added to the skip's cotangent
+        # With a skip around what is cut, the shares are added to the skip's cotangent.
         self.assertEqual(departs("right", "shares", "wrong", "wrong"), ("shares", "m1", "m0"))
         self.assertEqual(departs("right", "shares", "right", "wrong"), ("wrong", "m3", "m2"))
         self.assertEqual(departs("wrong", "right"), ("wrong", "m0", None))

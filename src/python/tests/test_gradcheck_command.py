@@ -1,4 +1,4 @@
-"""python -m distgrad.gradcheck: exit codes, expressions for inputs, ranks of its own and of
+"""Tests python -m distgrad.gradcheck: exit codes, expressions for inputs, ranks of its own and of
 torchrun.
 
     python src/python/tests/test_gradcheck_command.py
@@ -281,7 +281,7 @@ class Command(unittest.TestCase):
         ):
             with self.subTest(words):
                 out, err = io.StringIO(), io.StringIO()
-                # In this process, as torch is imported once
+                # The command runs in this process, so that torch is imported once.
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                     code = command.main(arguments)
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
@@ -310,7 +310,7 @@ class Command(unittest.TestCase):
                 return (y - y.detach().mean()) * torch.relu(x)
         """))
         code, out, err = self.call("compiled.py:centred", "--ranks", "2", "--input", "randn(4)")
-        self.assertEqual((code, err), (0, ""))  # no word of torch.compile's about distgrad's code
+        self.assertEqual((code, err), (0, ""))  # torch.compile must not warn of distgrad's code.
         self.assertIn("detached    at compiled.py:9: detach()", out)
 
     def test_a_report_that_cannot_be_written(self):

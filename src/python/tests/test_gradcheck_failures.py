@@ -1,5 +1,5 @@
-"""gradcheck where a rank raises, hangs, dies, or returns something else: reported on all ranks, and
-nothing waits for ever.
+"""Tests gradcheck if a rank raises, hangs, dies, or returns something else. All ranks must report
+it, and nothing may wait for ever.
 
     python src/python/tests/test_gradcheck_failures.py
 """
@@ -43,13 +43,13 @@ def raises_in_backward(x):
 
 
 def raises_far_from_here(x):
-    """Where the input was moved."""
+    """Raises if the input was moved far."""
     assert bool((x < 1.5).all()), "out of range"
     return right_sum(x * x)
 
 
 def sends_to_nobody(x):
-    """Gloo waits half an hour for the other end of a send, whatever a group's time-out."""
+    """Sends without a receiver, for which Gloo waits half an hour, whatever a group's time-out."""
     y = right_sum(x)
     if me() == 3:
         dist.send(x.detach().clone(), 2, parts.group())
@@ -71,7 +71,7 @@ def skips_what_is_unused(a, b):
 
 
 def slow_on_rank_2(g, x):
-    """Nobody knows whether it would end."""
+    """Stays busy on rank 2, so that nobody knows whether it would end."""
     end = time.monotonic() + 4
     while me() == 2 and time.monotonic() < end:
         pass
@@ -203,8 +203,8 @@ def dies():
 
 
 def breaks_together():
-    """As with NCCL, whose collectives do not give up, and whose watchdog ends the process of a rank
-    that others have left."""
+    """Acts like NCCL, whose collectives do not give up, and whose watchdog ends the process of a
+    rank that others have left."""
     parts.use(dist.new_group(list(range(4))))
     broken, before = [], team._break
     team.Team.gives_up_by_itself = lambda self: False
@@ -217,7 +217,7 @@ def breaks_together():
 
 
 class Callers:
-    """What is to be as it was afterwards, on one rank."""
+    """Holds what must be the same afterwards on one rank."""
 
     def __init__(self):
         self.module = torch.nn.BatchNorm1d(3)
@@ -249,7 +249,7 @@ def leaves_all_as_it_was():
 
 
 def groups_made_afterwards():
-    """A check among some ranks alone leaves no trace in what torch.distributed counts."""
+    """Makes groups after a check among some ranks, which must not change torch's group counts."""
     pair = dist.new_group([1, 3])
     if dist.get_rank() in (1, 3):
         parts.use(pair)

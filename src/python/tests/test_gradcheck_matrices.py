@@ -1,4 +1,4 @@
-"""The predicates and formulas of gradcheck, on matrices: no process, no collective.
+"""Tests gradcheck's predicates and formulas on matrices, without processes or collectives.
 
     python src/python/tests/test_gradcheck_matrices.py
 """
@@ -24,7 +24,7 @@ ZERO = torch.zeros(M, M, dtype=torch.float64)
 
 
 def pair(right, measured, **more):
-    """Of grids of blocks, or of numbers that multiply the identity."""
+    """Returns the Pair of grids of blocks, or of numbers that multiply the identity."""
     right, measured = ([[b if isinstance(b, torch.Tensor) else float(b) * EYE for b in row]
                         for row in grid] for grid in (right, measured))
     room = [[torch.full_like(block, 1e-9) for block in row] for row in right]
@@ -140,7 +140,7 @@ class Formulas(unittest.TestCase):
 
 
 def evaluated(lines, n):
-    """The coefficients that lines such as "x̄_r = 2 Σ_{k≠r} ȳ_k - ȳ_{r+1}, r = 0, 2" stand for."""
+    """Returns the coefficients in lines such as "x̄_r = 2 Σ_{k≠r} ȳ_k - ȳ_{r+1}, r = 0, 2"."""
     rows = [None] * n
     for line in lines:
         left, _, right = line.partition(" = ")
@@ -178,7 +178,7 @@ def row_of(text, r, n):
             sources = [k for k in range(n) if holds(k)]
         elif not parts[0].startswith("Σ"):
             place = parts[0].partition("_")[2].strip("{}")
-            sources = [eval(place, {"r": r}) % n]  # of digits, r and + -
+            sources = [eval(place, {"r": r}) % n]  # The text has only digits, r, + and -.
         for k in sources:
             row[k] += c
     return row
@@ -333,11 +333,11 @@ class Predicates(unittest.TestCase):
         def of(block):
             return objectives(pair(ones(n), grid(n, block)))
         self.assertEqual(of(lambda r, k: r == k), {"replicated"})
-        # Of equal cotangents the mean is the one
+        # The mean of equal cotangents is the cotangent itself.
         self.assertEqual(of(lambda r, k: 1 / n), {"mean", "replicated"})
         self.assertEqual(of(lambda r, k: k == 2), {"replicated"})
         self.assertEqual(of(lambda r, k: 2 * (r == k)), set())
-        # Of a sum of copies each has n times the gradient
+        # For a sum over copies, each copy has n times its own gradient.
         self.assertEqual(of(lambda r, k: n * (r == k)), {"replicated, copied"})
         self.assertEqual(of(lambda r, k: 1), {"sum", "replicated, copied"})
         copy = grid(n, lambda r, k: r == k)

@@ -1,4 +1,4 @@
-"""gradcheck's findings are those of `distgrad list findings`: read from its sources."""
+"""Tests that gradcheck's findings, read from its sources, are those of `distgrad list findings`."""
 
 import ast
 import json
@@ -17,8 +17,8 @@ def _strings(node):
 
 
 def _makes_a_finding(call, file):
-    """Its first argument is a finding's name. An oddity is one, unless its third says that it is
-    not wrong."""
+    """Returns whether the call's first argument is a finding's name. An oddity is a finding unless
+    its third argument says that it is not wrong."""
     name = getattr(call.func, "id", getattr(call.func, "attr", ""))
     if name == "_note" and file == "backward.py":
         return not any(isinstance(a, ast.Constant) and a.value is False for a in call.args[2:3])
@@ -26,7 +26,7 @@ def _makes_a_finding(call, file):
 
 
 def names_given():
-    """{name: where} of all findings that gradcheck can make."""
+    """Returns {name: where} of all findings that gradcheck can make."""
     names = {}
     for path in sorted(SOURCES.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,5 +1,5 @@
-"""gradcheck of functions whose backward is right, or disputed, as they leave something out of
-autograd, or that are right by a convention: what it finds, and how it is reported.
+"""Tests gradcheck on functions whose backward is right, is disputed because they leave something
+out of autograd, or is right by a convention: what it finds and how it is reported.
 
     python src/python/tests/test_gradcheck_right.py [Cases.test_NAME]
 """
@@ -27,7 +27,7 @@ class Cases(unittest.TestCase):
         self.look_at_right(3)
 
     def look_at_right(self, part):
-        """A quarter of them, so that no test takes minutes."""
+        """Looks at a quarter of the right cases, so that no test takes minutes."""
         self.look_at(running.by_default(right.CASES, right.SELDOM)[part::4])
 
     def test_seldom(self):
@@ -40,7 +40,7 @@ class Cases(unittest.TestCase):
         self.look_at(conventions.CASES)
 
     def look_at(self, cases):
-        """Of many in one set of ranks: starting them takes long, too."""
+        """Looks at many cases in one set of ranks, as starting ranks takes long."""
         for case, size, report in running.reports(cases):
             with self.subTest(case.name, ranks=size):
                 self.assertEqual(running.objections(case, report), [],

@@ -1,4 +1,4 @@
-"""gradcheck of torch.distributed.nn.functional and of the functional collectives.
+"""Tests gradcheck on torch.distributed.nn.functional and on the functional collectives.
 
     python src/python/tests/test_gradcheck_torch.py
 """

@@ -1,4 +1,4 @@
-"""gradcheck of functions whose backward is wrong: what it finds, and how it is reported.
+"""Tests gradcheck on functions whose backward is wrong: what it finds and how it is reported.
 
     python src/python/tests/test_gradcheck_wrong.py [Cases.test_NAME]
 """
@@ -35,7 +35,7 @@ class Cases(unittest.TestCase):
         self.assertEqual(wrong.SELDOM - {case.name for case in wrong.CASES}, set())
 
     def look_at(self, cases):
-        """Of many in one set of ranks: starting them takes long, too."""
+        """Looks at many cases in one set of ranks, as starting ranks takes long."""
         for case, size, report in running.reports(running.by_default(cases, wrong.SELDOM)):
             with self.subTest(case.name, ranks=size):
                 self.assertEqual(running.objections(case, report), [],

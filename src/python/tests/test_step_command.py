@@ -1,4 +1,4 @@
-"""`distgrad step`, and the files that reports of check_gradients are written to.
+"""Tests `distgrad step`, and the files to which check_gradients' reports are written.
 
     DISTGRAD=build/bin/distgrad python src/python/tests/test_step_command.py
 """
@@ -101,7 +101,7 @@ class StepCommand(unittest.TestCase):
                               capture_output=True, text=True, check=False)
 
     def refused(self, *options):
-        """The one line."""
+        """Returns the one line that a wrong command line prints."""
         done = subprocess.run([DISTGRAD, "step", *options, "--python", sys.executable],
                               cwd=self.folder, capture_output=True, text=True, check=False)
         self.assertEqual((done.returncode, done.stdout), (2, ""), done.stderr)

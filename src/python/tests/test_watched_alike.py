@@ -1,5 +1,5 @@
-"""A step that is watched gives the gradients that it gives unwatched, bit for bit: DTensor's plans,
-FSDP2, DDP, checkpoints, pipelines; compiled models but for rounding."""
+"""Tests that a watched step gives the gradients that it gives unwatched, bit for bit: DTensor's
+plans, FSDP2, DDP, checkpoints, pipelines; compiled models may differ by rounding."""
 
 import multiprocessing
 import os
@@ -88,7 +88,7 @@ def embedding_rowwise_to_shards(rank):
 
 
 def embedding_rowwise_kept(rank):
-    """Its output stays a share of a sum until the user redistributes it."""
+    """Has an output that stays a share of a sum until the user redistributes it."""
     model, mesh = Model(), init_device_mesh("cpu", (RANKS,))
     plan = RowwiseParallel(input_layouts=Replicate(), use_local_output=False)
     parallelize_module(model, mesh, {"embed": plan})
@@ -190,7 +190,7 @@ def checkpointed_reentrant(rank):
 
 
 def pipeline_by_hand(rank):
-    """Four stages, micro-batch by micro-batch."""
+    """Runs four stages, micro-batch by micro-batch."""
     model, kept = Model(), []
     stage = (model.embed, model.norm, lambda x: torch.tanh(model.up(x)),
              lambda x: loss_of(model.head(model.down(x)), x_of))[rank]
@@ -260,7 +260,7 @@ def slopes_alone():
     return gradients(model)
 
 
-# Hooks are compiled along, so that the pieces are others, which round otherwise.
+# Hooks are compiled as well, which makes other compiled pieces that round differently.
 COMPILED, ROUNDING = [compiled, compiled_alone], 1e-6
 SINGLE = [compiled_alone, checkpointed_alone, checkpointed_reentrant_alone, slopes_alone]
 
@@ -281,12 +281,12 @@ def is_alike(g, other, limit):
 
 
 def compare(steps, recording, *arguments):
-    """{step: what is wrong}: unwatched, then watched."""
+    """Runs the steps unwatched, then watched; returns {step: what is wrong}."""
     before, wrong = {}, {}
     for step in steps:
         before[step] = found_by(step, *arguments)
     recording.start()
-    torch._dynamo.reset()  # a watched process begins with nothing compiled, and compiles nothing
+    torch._dynamo.reset()  # A watched process begins with nothing compiled, and compiles nothing.
     torch._dynamo.config.disable = True
     for step in steps:
         try:
@@ -298,7 +298,7 @@ def compare(steps, recording, *arguments):
                 wrong[step.__name__] = "no gradient"
         except Exception:
             wrong[step.__name__] = traceback.format_exc()
-            break  # the other ranks are lost
+            break  # The other ranks are lost.
     recording.trace()
     return wrong
 
@@ -314,7 +314,7 @@ def be_rank(rank, folder, queue):
             store = dist.FileStore(os.path.join(folder, "store"), RANKS)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
             queue.put((rank, compare(STEPS, Recording([]), rank)))
-    except Exception:  # of an unwatched step
+    except Exception:  # An unwatched step raised.
         queue.put((rank, {"unwatched": traceback.format_exc()}))
     queue.close()
     queue.join_thread()

@@ -1,5 +1,5 @@
-"""What check_step's `Where:` says is what was measured: steps that it said something false of, and
-such as are written likewise."""
+"""Tests that check_step's `Where:` says what was measured, on steps about which it once said
+something false, and on similar ones."""
 
 import sys
 import unittest
@@ -19,7 +19,7 @@ import distgrad  # noqa: E402
 
 
 def report_of(parallel, single, world_size, **options):
-    """check_step's report, of a step that is wrong, too."""
+    """Returns check_step's report, also if the step is wrong."""
     try:
         return distgrad.check_step(parallel, single, world_size, timeout_s=200, **options)
     except AssertionError as error:
@@ -79,7 +79,7 @@ class Rows(unittest.TestCase):
 
     def test_rows_that_are_missing_are_said_where_no_other_is_like_them(self):
         tokens = TOKENS.clone()
-        tokens[20:22] = torch.tensor([28, 29])  # these occur once
+        tokens[20:22] = torch.tensor([28, 29])  # These tokens occur once.
         text = self.report(tokens, skipped=(20, 21))
         self.assertIn("rows 20-21 of 40 of the output of 0 are computed by no rank", text)
         self.assertNotIn("right in all", text)
@@ -117,7 +117,7 @@ def staged(rank, stale):
         if rank < 2:
             with torch.no_grad():
                 dist.send(model[name](x).tanh(), rank + 1)
-    model = stages()  # forward again, with a graph
+    model = stages()  # Forward runs again, now with a graph.
     for x in received:
         x = x.clone().requires_grad_(rank > 0)
         y = model[name](x)

@@ -1,8 +1,8 @@
-"""The backward as it is, measured by rank 0 through a session: its matrix, and whether it is one.
+"""Measures the backward from rank 0 through a session: its matrix, and whether it is one.
 
-Cotangents that are 1 along one coordinate and 0 elsewhere give the matrix. Random ones tell whether
-the backward is linear, repeated ones whether it is the same twice and free of what was before,
-others whether it depends on how the cotangent lies in memory. Whatever differs becomes an Oddity, a
+Cotangents that are 1 along one coordinate and 0 elsewhere give the matrix. Random ones show whether
+the backward is linear, repeated ones whether it is the same twice and free of what ran before, and
+others whether it depends on the cotangent's memory layout. Whatever differs becomes an Oddity, a
 finding about how the backward behaves from call to call.
 """
 
@@ -30,19 +30,19 @@ _LAYOUTS = ("transposed", "sliced", "expanded")
 
 @dataclass
 class Oddity:
-    """name: a finding; text: a sentence. rows: of the input's coordinates, where it shows (None:
-    not in figures). is_wrong: else it is a note."""
+    """Holds a finding's name and its sentence. rows are the input's coordinates that show it, if
+    numbers do. If is_wrong is false it is only a note."""
 
     name: str
     text: str
     rows: Optional[torch.Tensor] = None
     is_wrong: bool = True
-    ranks: Optional[list] = None  # where it is known without rows
-    details: list = field(default_factory=list)  # lines
+    ranks: Optional[list] = None  # These ranks show it, if that is known without rows.
+    details: list = field(default_factory=list)  # Each is a line of text.
 
 
 class NoBackward(Exception):
-    """The backward raises, or hangs, whatever the cotangents. oddity: how."""
+    """Says by its oddity how the backward raises or hangs, whatever the cotangents are."""
 
     def __init__(self, oddity):
         super().__init__(oddity.text)
@@ -51,7 +51,7 @@ class NoBackward(Exception):
 
 @dataclass
 class Sample:
-    """A cotangent and the gradient it gave, in coordinates."""
+    """Holds a cotangent and the gradient that it gave, in coordinates."""
 
     cotangent: torch.Tensor
     gradient: torch.Tensor
@@ -59,9 +59,9 @@ class Sample:
 
 @dataclass
 class Backward:
-    """matrix: [input coordinate, output coordinate]; missing: (rank, input) of which the gradient
-    was None; first: the Sample of the very first backward, where the same cotangent gave another
-    gradient later."""
+    """Holds matrix [input coordinate, output coordinate], and in missing each (rank, input) whose
+    gradient was None. first is the Sample of the very first backward, if the same cotangent gave
+    another gradient later."""
 
     matrix: torch.Tensor
     missing: set
@@ -70,17 +70,17 @@ class Backward:
     oddities: list = field(default_factory=list)
     backwards: int = 0
     graph: str = "kept"
-    explanation: str = ""  # why it is wrong, where it is
+    explanation: str = ""  # If the backward is wrong, this says why.
     first: Optional[Sample] = None
 
 
 class Measurement:
-    """probe(probes) -> (values by rank and probe, failures by rank); spans: slices of the input's
-    coordinates, by tensor; outputs: [(name, slice of coordinates by rank that has it)] of outputs
-    that take part on all ranks; beside: names of those that one node of the graph gives with
-    others; frozen: [(input, ranks on which it does not require grad as given)]; frozen_outputs:
-    names of outputs that do not require grad there, either; is_one_loss: whether all ranks have the
-    same loss, so that none has other cotangents than the others."""
+    """Measures a Backward through a Session. columns counts the output's coordinates; spans are
+    slices of the input's coordinates, by tensor; outputs lists (name, slices of coordinates by
+    rank) of outputs that take part on all ranks; beside names those whose graph node has other
+    outputs, too. frozen lists (input, ranks on which the caller's does not require grad), and
+    frozen_outputs names outputs that do not require grad there either. is_one_loss says that all
+    ranks have one loss, so that none has other cotangents than the others."""
 
     def __init__(self, session, columns, spans, outputs, beside, rtol, frozen=(),
                  frozen_outputs=(), is_one_loss=False):
@@ -92,8 +92,8 @@ class Measurement:
         self._generator = torch.Generator().manual_seed(11)
 
     def scatter(self, found, share):
-        """By element of the matrix, how far it moves where the inputs are off by roundings of this
-        relative size, and all that is made of them by roundings."""
+        """Returns how far each element of the matrix moves if inputs are moved by roundings of this
+        relative size, and all that is computed from them by roundings as well."""
         units = torch.eye(self._columns, dtype=torch.float64)
         apart = torch.zeros_like(found.matrix)
         for nudge in (share, -share):
@@ -103,7 +103,7 @@ class Measurement:
         return apart.nan_to_num(posinf=0)
 
     def run(self, others=True):
-        """others: whether other graphs and layouts are looked at, too. Raises NoBackward."""
+        """Returns the Backward; `others` adds other graphs and layouts. Raises NoBackward."""
         try:
             return self._run(others)
         except Broken as broken:
@@ -126,7 +126,7 @@ class Measurement:
                                           self._room(found.matrix, s.cotangent))
                               for s in found.random)
         if self._lacks_a_wait(found):
-            return self._run(others)  # without the race, which would be put down to something else
+            return self._run(others)  # The race would be blamed on something else; it is now gone.
         if found.is_linear or not self._remembers(found):
             if first is not None and found.is_linear and others:
                 found.first = Sample(random[-1], first)
@@ -141,11 +141,11 @@ class Measurement:
     # -- the same twice
 
     def _on_a_graph_that_repeats(self, cotangents):
-        """Rows, missing gradients, the kind of graph, and the row of the first backward where later
-        ones differ. The first two cotangents are the same; where they do not give the same over one
-        graph, each gets a graph of its own."""
-        # The first by itself: a collective that only some ranks enter in it would take part in
-        # those of the next.
+        """Returns rows, missing gradients, the kind of graph, and the row of the first backward if
+        later ones differ. The first two cotangents are equal; if they give different gradients over
+        one graph, each cotangent gets a graph of its own."""
+        # The first is a plan by itself, or a collective that only some ranks enter in it would meet
+        # those of the next backward.
         first, _ = self._probe([Probe(cotangents[0])])
         values, failures = self._probe([Probe(c) for c in cotangents[1:]], tolerate=0)
         if failures and (min(f.index for f in failures.values()) > 0
@@ -168,8 +168,8 @@ class Measurement:
         return rows, _missing(values), "own", None
 
     def _lacks_a_wait(self, found):
-        """Has the asynchronous calls waited for that some rank does not wait for, from now on.
-        Returns whether that gives another gradient."""
+        """Makes all ranks wait from now on for asynchronous calls that some rank does not wait for.
+        Returns whether that changes the gradient."""
         calls = "; ".join(self._session.unwaited())
         if not calls:
             return False
@@ -185,8 +185,8 @@ class Measurement:
         return is_wrong
 
     def _remembers(self, found):
-        """Whether random cotangents give something else than the single ones add up to by chance,
-        or by what was before."""
+        """Returns whether the backward, which is not linear, is random or depends on what ran
+        before."""
         first, second = found.random[-1].cotangent, found.random[0].cotangent
         order = [first, second, first, first, second, first]
         values, _ = self._probe([Probe(c, found.graph) for c in order])
@@ -206,8 +206,8 @@ class Measurement:
     # -- other graphs, outputs, layouts
 
     def _look_at_others(self, found):
-        """One plan for all of them but the first. The layouts come last: they may raise, and leave
-        the ranks out of step."""
+        """Probes absent cotangents, then graphs, outputs and layouts in one plan, then frozen
+        inputs. Layouts are last in the plan, as they may raise and leave ranks out of step."""
         self._look_at_absent_ones(found)
         if self._session.broken_by:
             return
@@ -224,7 +224,7 @@ class Measurement:
         self._look_at_frozen_ones(found)
 
     def _graph_probes(self, found):
-        # As under DistributedDataParallel: each forward is followed by its backward, once
+        # A graph of its own for each backward is what DistributedDataParallel uses as well.
         if found.graph == "own":
             return []
         cotangent = self._random()
@@ -237,7 +237,7 @@ class Measurement:
         for probe, row in zip(probes[2:], rows[2:]):
             like = rows[0] + rows[1] if probe.graph == "together" else rows[0]
             if probe.graph == "saved":
-                # It may be meant: a buffer that is saved first and filled afterwards.
+                # This alone is no mistake: a buffer may be saved first and filled on purpose later.
                 if not self._agree(row, like, room):
                     found.explanation = _OVERWRITTEN
             elif not self._agree(row, like, room):
@@ -247,8 +247,8 @@ class Measurement:
                 self._note("stale-or-aliased", how, rows=_apart(row, like))
 
     def _output_probes(self, found):
-        """Only one output has a part in the loss: the others' cotangents are undefined, not
-        zeros."""
+        """Returns probes in which one output has a part in the loss; the others' cotangents are
+        undefined, not zeros."""
         probes = []
         for name, slices in self._outputs if len(self._outputs) > 1 and found.is_linear else ():
             only = torch.zeros(self._columns, dtype=torch.float64)
@@ -259,9 +259,9 @@ class Measurement:
         return probes
 
     def _look_at_absent_ones(self, found):
-        """Of the outputs of one node on one rank: it runs on all, as it has the other ones'
-        cotangents, and may leave out a collective there. Then the ranks are out of step, so each is
-        a plan of its own."""
+        """Leaves out the cotangent of one of a node's outputs on one rank. The node still runs
+        there, as it has other cotangents, but may skip a collective. That leaves ranks out of step,
+        so each probe is a plan of its own."""
         for i, (name, slices) in enumerate(self._outputs if found.is_linear else ()):
             rank = i % self._session.size
             if name in self._beside and self._session.size > 1 and not self._is_one_loss:
@@ -272,7 +272,8 @@ class Measurement:
                 self._hold_alone(found, probe, where)
 
     def _look_at_frozen_ones(self, found):
-        """As the inputs were given: until now all required grad on all ranks where one does."""
+        """Probes the inputs as given. Other probes let an input that requires grad on one rank do
+        so on all."""
         if not self._frozen or self._session.broken_by:
             return
         where = " and ".join(f"{x} does not require grad on {ranks_text(ranks)}"
@@ -299,7 +300,7 @@ class Measurement:
                 if without else "needs_input_grad is False there")
 
     def _note_broken(self, failures, probe, where):
-        """A probe in which some ranks raised, or wait for ever."""
+        """Notes an oddity for a probe in which some ranks raised or wait for ever."""
         if not _is_backwards(failures):
             raise self._session.broken(failures)
         self._session.note_broken(failures)
@@ -340,12 +341,12 @@ class Measurement:
                        f" {', '.join(other)}", rows=apart)
 
     def _tolerant(self, probes):
-        """Rows, None for those that raised; and (probe, Failure) of these. Ends where the ranks are
-        out of step after one."""
+        """Returns rows, with None for probes that raised, and (probe, Failure) for each of these.
+        Stops at a probe that leaves ranks out of step."""
         rows, raised = [], []
         while len(rows) < len(probes):
             if probes[len(rows)].layout in {p.layout for p, _ in raised}:
-                rows.append(None)  # it raised on all ranks: on one alone the others would wait
+                rows.append(None)  # This layout raised on all ranks; on one, the others would wait.
                 continue
             values, failures = self._probe(probes[len(rows):], tolerate=0)
             rows += self._session.assemble_gradients(values) if values else []
@@ -358,7 +359,7 @@ class Measurement:
                 return rows + [None] * (len(probes) - len(rows)), raised
             raised.append((probe, causes[0]))
             rows.append(None)
-            if self._session.last_unwaited():  # messages on their way: they would come next time
+            if self._session.last_unwaited():  # The next probe would get this one's messages.
                 self._session.note_broken(failures)
                 return rows + [None] * (len(probes) - len(rows)), raised
         return rows, raised
@@ -366,8 +367,8 @@ class Measurement:
     # -- probes
 
     def _probe(self, probes, tolerate=None):
-        """Values by probe and rank of those done everywhere, and failures. `tolerate`: from this
-        probe on they are no error."""
+        """Returns values by probe and rank of probes that were done everywhere, and failures, which
+        are tolerated from probe number `tolerate` on."""
         values, failures, later = self._session.probe(probes, tolerate)
         failures = {rank: f for rank, f in failures.items() if f}
         self._count += len(values)
@@ -385,13 +386,13 @@ class Measurement:
         return values, failures
 
     def _random(self):
-        """Numbers of both signs with full mantissas, none near 0."""
+        """Returns numbers of both signs with full mantissas, none near 0."""
         sign = 2.0 * torch.randint(0, 2, (self._columns,), generator=self._generator) - 1
         return sign * (torch.rand(self._columns, generator=self._generator,
                                   dtype=torch.float64) * 3 + 0.5)
 
     def _room(self, matrix, cotangent):
-        """By how much rounding may move a gradient: relative to the largest in its tensor."""
+        """Returns how far rounding may move a gradient, relative to the largest in its tensor."""
         size = matrix.abs().nan_to_num(posinf=0) @ cotangent.abs()
         for span in self._spans:
             if span.stop > span.start:
@@ -416,14 +417,14 @@ def _condition(probe):
 
 
 def _is_backwards(failures):
-    """Whether a mistake of the backward is behind these: it raised, or ranks never meet in it."""
+    """Returns whether the backward caused these failures: it raised, or ranks never meet in it."""
     causes = [f for f in failures.values() if not f.is_echo]
     told = causes or [f for f in failures.values() if f.states]
     return bool(told) and all(f.is_mistake and f.doing.startswith("backward") for f in told)
 
 
 def _oddity_of(failures, size, where, reason="", probe=None):
-    """What these failures say. where: what differed from the backwards that went well."""
+    """Returns an Oddity of these failures. `where` tells how the probe differs from others."""
     causes = {rank: f for rank, f in failures.items() if not f.is_echo}
     states = next((f.states for f in failures.values() if f.states), None)
     ranks = sorted(causes or failures)

@@ -1,10 +1,9 @@
-"""The right and the measured backward for one input and one output, as grids of blocks [to
+"""Holds the right and the measured backward for one input and one output, as grids of blocks [to
 rank][from rank].
 
 A block maps rank k's cotangent of the output to rank r's gradient of the input, in the coordinates
 of the directions that were probed: the elements, or a few random directions. Ranks that lack the
-input or the output have blocks of no rows or no columns. Nothing here communicates, or knows a
-function.
+input or the output have blocks of no rows or no columns. Nothing here communicates.
 """
 
 import math
@@ -20,23 +19,21 @@ _EXACT = 1e-12
 
 @dataclass
 class Pair:
-    """right, measured: grids of float64 matrices. room: likewise, by how much elements of right
-    ones may differ."""
+    """Holds grids of float64 matrices: the right and the measured blocks, and room, by how much
+    their elements may differ."""
 
     right: list
     measured: list
     room: list
-    # The coordinates of the identity, where input and output have equally many elements; else None.
+    # A block is the identity if input and output have equally many elements, else None.
     identity: Optional[list] = None
-    # Elements that finite differences could not decide (a kink): any value in [low, high] is right
-    # there. Grids, or None.
+    # At a kink any value in the grids' [low, high] is right. Both are None without kinks.
     low: Optional[list] = None
     high: Optional[list] = None
-    # By rank, of this input's element numbers: whether an operand on any rank is 0 there. None
-    # where not known.
+    # A mask for each rank tells at which elements this input is 0 on any rank; None if unknown.
     zero_rows: Optional[list] = None
-    by_element: bool = True  # coordinates are elements
-    row_shapes: list = field(default_factory=list)  # of the input by rank, where known
+    by_element: bool = True  # The coordinates are elements.
+    row_shapes: list = field(default_factory=list)  # These are the input's shapes by rank, or ().
 
     def __post_init__(self):
         self.ranks = len(self.right)
@@ -52,8 +49,8 @@ class Pair:
         return bool((self.excess(r, k) <= 0).all())
 
     def excess(self, r, k):
-        """Element by element, by how much the measured block is further from the right one than it
-        may be; inf for NaN."""
+        """Returns for each element how much further the measured block is from the right one than
+        it may be; inf for NaN."""
         measured, right, room = self.measured[r][k], self.right[r][k], self.room[r][k]
         low = right if self.low is None else self.low[r][k]
         high = right if self.high is None else self.high[r][k]
@@ -64,7 +61,7 @@ class Pair:
         return [(r, k) for r, k in self.pairs() if not self.is_right(r, k)]
 
     def equals(self, r, k, block, room=None):
-        """Whether the measured block is this one, within what it may be off."""
+        """Returns whether the measured block is this one, within what it may be off."""
         measured = self.measured[r][k]
         if measured.shape != block.shape:
             return False
@@ -88,14 +85,14 @@ class Pair:
         return coefficient(self.right[r][k], base, self.room[r][k])
 
     def coefficients(self):
-        """[to][from], the measured blocks relative to the right ones; None where one number for
-        each pair does not do."""
+        """Returns measured blocks [to][from] as multiples of the right ones, or None if some block
+        is no multiple."""
         grid = [[self.relative(r, k) for k in range(self.ranks)] for r in range(self.ranks)]
         return None if any(c is None for row in grid for c in row) else grid
 
     def relative(self, r, k):
-        """The number by which the measured block is the right one; 0 where both are zero, None
-        where there is none."""
+        """Returns c if the measured block is c times the right one, 0 if both are zero, else
+        None."""
         if self.measured[r][k].isnan().any():
             return None
         if self.right_is_zero(r, k):
@@ -104,8 +101,8 @@ class Pair:
 
 
 def coefficient(block, base, room):
-    """c with block = c * base within `room`, an exact fraction where it is near enough to one; None
-    where there is none."""
+    """Returns c with block = c * base within `room`, as a fraction if it is near enough to one, or
+    None if there is no such c."""
     if base is None or block.shape != base.shape:
         return None
     if bool((block.abs() <= room).all()):
@@ -120,9 +117,9 @@ def coefficient(block, base, room):
 
 
 def as_fraction(c, error):
-    """The fraction of a small denominator that c is, or within `error` (relative to 1 or c) may be;
-    else c. Of a vague number only fractions of so small a denominator count that being near one is
-    no accident."""
+    """Returns the fraction of small denominator that c is, or may be within `error` (relative to 1
+    or c); else c. The larger the error, the smaller the denominator must be, so that c is not near
+    a fraction by accident."""
     near = Fraction(c).limit_denominator(_MOST_DENOMINATOR)
     if abs(float(near) - c) <= _EXACT * (1 + abs(c)):
         return near

@@ -1,5 +1,5 @@
-"""`python -m distgrad.gradcheck FILE:FUNCTION`: its arguments, the ranks that it starts or joins,
-and its exit code."""
+"""Runs `python -m distgrad.gradcheck FILE:FUNCTION`: reads its arguments, starts or joins ranks,
+and returns its exit code."""
 
 import argparse
 import contextlib
@@ -21,22 +21,22 @@ _CODES = {"right": _RIGHT, "wrong": _WRONG, "disputed": _RIGHT, "undecided": _BR
           "error": _BROKEN}
 _NOT_USERS = ("<frozen ", "<string>", "/runpy.py",
               f'"{os.path.dirname(os.path.dirname(__file__))}/')
-_LEAVE_S = 5  # for the other ranks, once rank 0 is done
-_WHOLE_S = 3600  # for everything; a rank that hangs is reported long before
-_MANY, _PROGRESS_S = 16, 15.0  # of so many ranks it is said how far they are
-_GROUPS = 2  # that connect all ranks: the one under test, and that in which rank 0 leads (team.py)
+_LEAVE_S = 5  # The other ranks have this time to leave once rank 0 is done.
+_WHOLE_S = 3600  # Everything must be done in this time; a rank that hangs is reported long before.
+_MANY, _PROGRESS_S = 16, 15.0  # So many ranks, or more, print how far they are.
+_GROUPS = 2  # All ranks are connected by the group under test and the one in team.py.
 
 
 class UsersError(Exception):
-    """One line for the user."""
+    """Says in one line what is wrong with the user's arguments or files."""
 
 
 class _TimeOver(Exception):
-    """--total-timeout. The text: where the ranks were."""
+    """Says that --total-timeout is over, and where the ranks were."""
 
 
 def main(arguments=None):
-    """The exit code: 0 right, 1 wrong, 2 the user's error, 3 not carried through, or not judged."""
+    """Returns the exit code: 0 right, 1 wrong, 2 the user's error, 3 not run or not judged."""
     options = _parser().parse_args(arguments)
     try:
         _check_options(options)
@@ -48,7 +48,7 @@ def main(arguments=None):
         if options.json:
             write_json(options.json, result["report"])
     except (UsersError, OutputError) as error:
-        if not _joins(options) or os.environ["RANK"] == "0":  # each has the same to say
+        if not _joins(options) or os.environ["RANK"] == "0":  # All ranks have the same error.
             print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
         return _USER
     except _TimeOver as over:
@@ -120,7 +120,7 @@ def _parser():
 
 
 def _check_options(options):
-    """What can be said without torch, which takes seconds to import."""
+    """Raises UsersError for what can be seen without torch, which takes seconds to import."""
     if ":" not in options.function:
         raise UsersError(
             f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
@@ -150,7 +150,7 @@ def _check_options(options):
 
 
 def _joined(options):
-    """Under torchrun or a launcher like it. None on ranks other than 0."""
+    """Runs under torchrun or a launcher like it. Returns None on ranks other than 0."""
     import torch
     import torch.distributed as dist
 
@@ -170,7 +170,7 @@ def _joined(options):
 
 
 def _users_error(options, rank, world_size):
-    """What is wrong with the arguments on this rank; None."""
+    """Returns what is wrong with the arguments on this rank, or None."""
     try:
         prepared_inputs(options, rank, world_size)
     except UsersError as error:
@@ -179,11 +179,11 @@ def _users_error(options, rank, world_size):
 
 
 def _started(options):
-    """Starts the ranks, and tells what they printed and, where rank 0 has no result, what became of
-    them."""
+    """Starts the ranks, prints their output, and returns rank 0's result, or what became of the
+    ranks if there is none."""
     from ..ranks import garbage
 
-    with garbage.left_alone(for_good=True):  # once, for all that are forked
+    with garbage.left_alone(for_good=True):  # This is done once for all forked processes.
         import torch
 
         from ..child_processes import ChildProcesses
@@ -217,7 +217,7 @@ def _started(options):
 
 
 def _progress(folder, names):
-    """Says now and then how far many ranks are."""
+    """Returns a function that prints now and then how far the ranks are, if they are many."""
     begin = told = time.monotonic()
 
     def say():
@@ -233,15 +233,16 @@ def _progress(folder, names):
 
 
 def _folder():
-    """That of who started this process and removes it, also where this one is killed."""
+    """Returns a folder: that of the process that started this one, if it gave one, since it removes
+    the folder even if this process is killed."""
     given = os.environ.pop("DISTGRAD_FOLDER", None)
     return (contextlib.nullcontext(given) if given
             else tempfile.TemporaryDirectory(prefix="distgrad-"))
 
 
 def _without_report(failures):
-    """Of ranks that did not come to the check: what --inputs makes or a module's constructor
-    raised, or one died."""
+    """Returns the result for ranks that did not come to the check, because --inputs or a module's
+    constructor raised, or a rank died."""
     ranks = {}
     for f in sorted(failures, key=lambda f: _rank_of(f["process"])):
         wrote = f["output"].splitlines()[-1:] if f["kind"] == "crash" else []
@@ -251,7 +252,7 @@ def _without_report(failures):
 
 
 def _where_they_were(failures):
-    """The user's lines of ranks that hang, the innermost first."""
+    """Returns the lines of the user's code in which ranks hang."""
     lines_of = {}
     for failure in failures:
         own = [line.strip() for line in failure["text"].splitlines()
@@ -274,13 +275,13 @@ def _be_rank(name, options, count, folder):
     wait_for_a_free_core()
     try:
         prepared_inputs(options, rank,
-                        count)  # what is wrong with the arguments is reported before anybody waits
+                        count)  # Wrong arguments are reported before any rank waits for others.
         join_group(rank, count, options.backend, folder, options.timeout)
         open(os.path.join(folder, f"{name}.joined"), "w").close()
         result = _checked(options)
     except UsersError as error:
         result = {"users_error": str(error)}
-    if rank == 0 or "users_error" in result:  # of the latter all ranks have one, or the first
+    if rank == 0 or "users_error" in result:  # Any rank's error will do as the result.
         path = os.path.join(folder, "result")
         with open(f"{path}~{rank}", "w") as file:
             json.dump(result, file)
@@ -288,7 +289,7 @@ def _be_rank(name, options, count, folder):
 
 
 def _checked(options):
-    """On a rank: the report as text and data."""
+    """Returns the report as text and data, on each rank."""
     import torch
     import torch.distributed as dist
 
@@ -309,7 +310,7 @@ def _checked(options):
 
 
 def prepared_inputs(options, rank, world_size):
-    """(function, its arguments, its keyword arguments). Raises UsersError."""
+    """Returns (function, its arguments, its keyword arguments). Raises UsersError."""
     import torch
 
     from ..ranks import adapters_loading
@@ -342,20 +343,19 @@ def prepared_inputs(options, rank, world_size):
 
 
 def _called(text, module, options, rank, world_size):
-    """What a call gives that is written out: Loss(temperature=0.1)."""
+    """Returns what a written-out call gives, such as Loss(temperature=0.1)."""
     import torch
 
     torch.manual_seed(rank)
     try:
         made = eval(text, {**vars(module), "rank": rank, "world_size": world_size})
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # The user's code may raise anything.
         raise UsersError(f"{options.function}: {type(error).__name__}: {error}") from None
     return made.to(getattr(torch, options.dtype)) if isinstance(made, torch.nn.Module) else made
 
 
 def _check_constructor(module_class, options):
-    """Raises UsersError where a module's class is not made without arguments, with the call that
-    makes one."""
+    """Raises UsersError if a module's class needs arguments, and says how to give them."""
     import inspect
 
     try:

@@ -1,12 +1,12 @@
-"""What the ranks' losses are together, and which inputs are copies of one tensor: what the right
-gradient of a rank is then.
+"""Says which gradient of a rank is right, given the objective that the ranks' losses form and the
+inputs that are copies of one tensor.
 
     sum         J = Σ_k l_k, each loss the rank's own
     mean        J = 1/N Σ_k l_k, each rank calls backward on its own loss undivided
     replicated  J = l_0, all losses being one function of outputs that are the same on all ranks
 
-A copy is to have the gradient of all copies. Of an output that is not the same on all ranks each
-rank has a part, so that with "replicated" it counts as with "sum".
+A copy should have the gradient of all copies. If an output is not the same on all ranks, each rank
+has a part of it, and "replicated" treats it as "sum" does.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ OBJECTIVES = ("sum", "mean", "replicated")
 
 @dataclass(frozen=True)
 class Convention:
-    """copies: names of inputs; is_assumed: whether nobody said that they are; alike: names of
-    outputs that are equal on all ranks."""
+    """Holds the objective, the names of inputs that are copies, whether that is only assumed, and
+    the names of outputs that are equal (`alike`) on all ranks."""
 
     objective: str
     copies: tuple = ()
@@ -42,12 +42,12 @@ class Convention:
         return self.objective == "replicated" and output in self.alike
 
     def by(self, x, ranks):
-        """What derivatives in formulas are by."""
+        """Returns the text of what a formula's derivative is taken by."""
         tensor = f"the one tensor {x}" if x in self.copies else "rank r's input"
         return f"{tensor}, divided by the {ranks} ranks" if self.objective == "mean" else tensor
 
     def grid(self, grid, x):
-        """Blocks [to rank][from rank] of the sum of all losses: of this objective's."""
+        """Turns blocks [to rank][from rank] for the sum of all losses into this objective's."""
         n = len(grid)
         if x in self.copies:
             sums = [sum(grid[r][k] for r in range(n)) for k in range(n)]
@@ -56,10 +56,10 @@ class Convention:
 
 
 class OneLoss:
-    """Of one input and an output that is the same on all ranks, which all have one cotangent."""
+    """Judges an input and an output that is equal, with an equal cotangent, on all ranks."""
 
     def __init__(self, pair, x, names, is_copy):
-        """pair: for the sum of all losses."""
+        """Takes the pair whose right blocks are those of the sum of all losses."""
         self._x, self._names, self._is_copy, self._n = x, names, is_copy, pair.ranks
         ranks = range(pair.ranks)
         low, high = pair.low or pair.right, pair.high or pair.right
@@ -75,7 +75,8 @@ class OneLoss:
 
     @staticmethod
     def is_one_function(pair, is_copy):
-        """Whether the output depends on the input (on all copies of it) alike on all ranks."""
+        """Returns whether the output depends alike on the input, or on all its copies, on all
+        ranks."""
         n = range(pair.ranks)
         if len({pair.right[r][k].shape[1] for r, k in pair.pairs()}) != 1:
             return False
@@ -85,7 +86,7 @@ class OneLoss:
                    for row, rooms in zip(rows, room) for k in n)
 
     def wrong(self):
-        """The ranks whose gradient is wrong."""
+        """Returns the ranks whose gradient is wrong."""
         return tuple(r for r in range(self._n) if not self._is(r, self._low[r], self._high[r]))
 
     def right_is_zero(self):
@@ -110,7 +111,7 @@ class OneLoss:
                        details=[] if measured else self._details(), dtype=dtype)
 
     def _mistake(self):
-        """(Mistake, the formula of what was measured, if there is one)."""
+        """Returns (Mistake, [the measured formula, if there is one])."""
         wrong, n, gradient = self.wrong(), self._n, bar(self._x)
         where = on_ranks(wrong, n)
         if all(self._is(r, 0 * self._own[r]) for r in wrong):

@@ -1,14 +1,14 @@
-"""The directions along which inputs are moved, and cotangents given: what the rows and columns of
-both maps are.
+"""Defines the directions along which inputs are moved and cotangents given. They are the rows and
+columns of both maps.
 
-    elements    one direction an element: a basis. What is right for it is right for everything
-                linear.
+    elements    one direction an element: a basis. A linear backward that is right for a basis is
+                right for everything.
     blocks      a few random directions for each tensor of each rank
     whole       a few random directions of all ranks' tensors together
 
-The ranks make their parts of a direction by themselves: it depends on the tensor's name, shape and
-number alone, in blocks not on the rank, so that blocks of different ranks can be compared. Rank 0
-sees coordinates only.
+Each rank makes its part of a direction by itself, from the tensor's name and shape and a number. In
+blocks it does not depend on the rank, so that blocks of different ranks can be compared. Rank 0
+sees only coordinates.
 """
 
 import zlib
@@ -17,12 +17,12 @@ from dataclasses import dataclass
 import torch
 
 
-_MOST_KEPT = 1 << 24  # elements of directions, 8 bytes each
+_MOST_KEPT = 1 << 24  # Directions of so many elements, 8 bytes each, are kept in memory.
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What the ranks know of one tensor. scale: the size of the steps or numbers of its random
+    """Describes a tensor as all ranks know it. scale is the size of numbers in its random
     directions."""
 
     name: str
@@ -35,7 +35,7 @@ class Tensor:
 
 @dataclass
 class Coordinates:
-    """kind: "elements", "blocks" or "whole"; count: of random directions; tensors: by rank."""
+    """Holds the kind ("elements", "blocks", "whole"), tensors by rank, and count of directions."""
 
     kind: str
     tensors: tuple
@@ -43,7 +43,7 @@ class Coordinates:
 
     def __post_init__(self):
         self.ranges = {}  # (rank, name) -> the slice of its coordinates, in order
-        self._made, self._made_elements = {}, 0  # directions, as long as they are not too many
+        self._made, self._made_elements = {}, 0  # Directions are kept until they are too many.
         self.size = self.count if self.kind == "whole" else 0
         for rank, tensors in enumerate(self.tensors):
             for t in tensors:
@@ -53,20 +53,20 @@ class Coordinates:
                 self.size = max(self.size, at + extent)
 
     def extent(self, tensor):
-        """The number of coordinates of one tensor of one rank."""
+        """Returns the number of coordinates of one tensor of one rank."""
         if self.kind == "whole":
             return self.count
         return tensor.size() if self.kind == "elements" else min(self.count, tensor.size())
 
     def expand(self, rank, coefficients):
-        """This rank's tensors, float64, of the combination of directions with these coefficients;
-        None for what is 0."""
+        """Returns this rank's part of the directions' combination with these coefficients: float64
+        tensors, or None for one that is 0."""
         return [self._combined(rank, t, coefficients[self.ranges[rank, t.name]])
                 for t in self.tensors[rank]]
 
     def project(self, rank, values):
-        """What this rank contributes to assemble(): the products of its directions and its tensors
-        (None: zero)."""
+        """Returns this rank's part for assemble(): the products of its directions and its tensors
+        (None counts as zero)."""
         parts = []
         for t, value in zip(self.tensors[rank], values):
             if value is None:
@@ -85,13 +85,12 @@ class Coordinates:
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def assemble(self, by_rank):
-        """All coordinates, of what each rank's project() gave: of one vector, or of several as
-        rows."""
+        """Returns all coordinates of a vector, or of several as rows, from the ranks' project()."""
         return sum(by_rank) if self.kind == "whole" else torch.cat(by_rank, -1)
 
     def identity(self, to, source, others):
-        """The block of the identity from `source` (a (rank, tensor) of the coordinates `others`) to
-        `to`, one of these."""
+        """Returns the identity's block from `source`, a (rank, tensor) of the Coordinates `others`,
+        to `to`, a (rank, tensor) of these."""
         if to[1].size() != source[1].size() or self.kind == "whole":
             return None
         rows = [self._direction(*to, s).reshape(-1) for s in range(self.extent(to[1]))]
@@ -102,8 +101,8 @@ class Coordinates:
         return torch.stack(rows) @ torch.stack(columns).T
 
     def columns(self, rank, tensor):
-        """Returns a matrix with a column for each element of this tensor: the coordinates, in
-        random directions, of that element alone."""
+        """Returns a matrix with a column for each element of this tensor: the coordinates of that
+        element alone in random directions."""
         return torch.stack([self._direction(rank, tensor, s).reshape(-1)
                             for s in range(self.extent(tensor))])
 
@@ -122,7 +121,7 @@ class Coordinates:
         return {**self.__dict__, "_made": {}, "_made_elements": 0}
 
     def _direction(self, rank, tensor, number):
-        """Numbers of both signs and of the size `scale`."""
+        """Returns numbers of both signs and of the size `scale`."""
         owner = rank if self.kind == "whole" else ""
         key = owner, tensor, number
         if key not in self._made:

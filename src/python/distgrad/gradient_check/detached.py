@@ -1,5 +1,5 @@
-"""What a function takes out of autograd, held while its inputs are moved: codes that are computed
-under no_grad, the keys of a momentum encoder."""
+"""Holds what a function takes out of autograd while its inputs are moved, such as codes that are
+computed under no_grad or the keys of a momentum encoder."""
 
 import sys
 
@@ -19,12 +19,12 @@ _COLLECTIVES = {"allgather": "all_gather", "_allgather": "all_gather", "allreduc
 
 
 class HeldConstants(TorchDispatchMode):
-    """Around calls of the function. The first records what detach(), .data and .item() give of
-    tensors in the graph, and which of these are computed with under no_grad; the others get these
-    values again, in the same order. What autograd.Functions do inside is theirs.
+    """Wraps calls of the function. The first call records the tensors of the graph that leave it
+    through detach(), .data, .item() or operators under no_grad; later calls get these values again,
+    in the same order. What happens inside an autograd.Function is not held.
 
-    only: the lines that are held, None: all; but: one that is not. places: {line: what it does};
-    is_lost: whether a call detached other tensors than the first."""
+    only names the lines that are held (None: all), and but one that is not. places is {line: what
+    it does}; is_lost says that a call detached other tensors than the first."""
 
     def __init__(self, only=None, but=None):
         super().__init__()
@@ -56,7 +56,7 @@ class HeldConstants(TorchDispatchMode):
     without_dynamo(__torch_dispatch__)
 
     def constant(self, x, what):
-        """What is held in the place of `x`, a tensor or a number."""
+        """Returns what is held in place of `x`, a tensor or a number."""
         where = place()
         if where == self._but or self._only is not None and where not in self._only:
             return x
@@ -73,13 +73,13 @@ class HeldConstants(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Calls of detach() and the like. Below autograd, it detaches what backward needs, too."""
+    """Catches detach() and the like above autograd, which itself detaches what backward needs."""
 
     def __init__(self, held):
         super().__init__()
         self._held = held
-        # Autograd's own view of an input that a Function's forward returns as it is runs: that is
-        # in the graph afterwards.
+        # True while autograd makes its view of an input that a Function's forward returns
+        # unchanged. That view is in the graph afterwards, so it is not detached.
         self.gives_itself = False
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -105,7 +105,7 @@ def _is_cut(x):
 
 
 def _in_a_function():
-    """Whether an autograd.Function's forward is on the stack, where nothing is in a graph."""
+    """Returns whether an autograd.Function's forward runs, where nothing is in a graph."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

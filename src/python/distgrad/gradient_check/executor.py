@@ -1,8 +1,7 @@
-"""One rank's end of a check: runs the function as a plan says, and reports coordinates.
+"""Runs the function on one rank as a plan says, and reports coordinates.
 
 A plan is a list of probes that all ranks go through in the same order without talking to each
-other; what came out goes to rank 0 afterwards. An exception ends a plan on the rank that it is
-raised on.
+other; the results go to rank 0 afterwards. An exception ends the plan on the rank that raises it.
 """
 
 import contextlib
@@ -25,15 +24,16 @@ from .perturbation import Perturbation
 from .subject import NotSupported, Subject
 from .team import BROKEN_WAITS, shown_frames
 
-_MOST_VALUES = 4096  # of an input, that are sent to rank 0
-_JUNK = 1e3  # in memory between the elements of a cotangent
-_LATER = 3  # probes of a plan whose gradients are looked at again at its end
+_ECHOES = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
+_MOST_VALUES = 4096  # Larger inputs do not send their values to rank 0.
+_JUNK = 1e3  # This fills the memory between a cotangent's elements.
+_LATER = 3  # The gradients of a plan's first and last probes are looked at again at its end.
 
 
 @dataclass
 class Failure:
-    """An exception on one rank. index: of the probe; is_echo: reported by the connection, as
-    another rank is gone or waits."""
+    """Describes an exception on one rank. index is the probe's number. is_echo says that the
+    connection reported it because another rank is gone or waits."""
 
     text: str
     where: str
@@ -41,15 +41,15 @@ class Failure:
     index: int
     doing: str
     is_echo: bool
-    # Of all ranks {rank: waiting.State}, where these never meet
+    # {rank: waiting.State} has all ranks if they wait for each other for ever.
     states: Optional[dict] = None
-    is_mistake: bool = True  # and not a lack of memory, or of time
+    is_mistake: bool = True  # It is False for a lack of memory or time.
 
 
 @dataclass
 class Result:
-    """A plan gave this on one rank: a value for each probe that was done, and why it ended early.
-    unwaited holds the texts of asynchronous calls that this rank did not wait for."""
+    """Holds what a plan gave on one rank: a value for each probe that was done, and why the plan
+    ended early. unwaited has the texts of asynchronous calls that this rank did not wait for."""
 
     values: list = field(default_factory=list)
     failure: Optional[Failure] = None
@@ -59,18 +59,18 @@ class Result:
 
 @dataclass
 class Probe:
-    """A backward run. coefficients: of the output's coordinates.
+    """Describes a backward run. coefficients are those of the output's coordinates.
 
-    graph: "kept" (one graph for all of them), "own" (a forward for it alone), "used" (another
-        forward and backward came between), "together" (one backward for two calls, the other with
-        reversed coefficients; the sum of both gradients), "saved" (its own, and what autograd saves
-        is copied at once).
-    layout: how the cotangents lie in memory, on rank `only` alone or on all (None); constant: all
-        elements of a cotangent are its first coefficient; output: the only one that takes part;
-        absent: the one that does not on rank `only`.
-        as_given: inputs require grad on those ranks alone where the caller's do.
-        nudge: a forward of its own at inputs that are moved by one rounding of this relative size
-        (0: not), and all that is made of them moved by roundings, too."""
+    graph is "kept" (one graph for all probes), "own" (a forward for this probe alone), "used"
+        (another forward and backward come between), "together" (one backward for two calls, the
+        other with reversed coefficients; gives the sum of both gradients) or "saved" (a graph of
+        its own, in which what autograd saves is copied at once).
+    layout tells how cotangents lie in memory, on rank `only` or on all ranks (None). constant sets
+        all elements of a cotangent to its first coefficient. output is the only one that takes
+        part; absent is one that does not take part on rank `only`.
+    as_given lets inputs require grad only on ranks where the caller's do.
+    nudge, if not 0, moves the inputs of a forward of its own by one rounding of this relative size,
+        and all that is computed from them by roundings as well."""
 
     coefficients: Optional[torch.Tensor]
     graph: str = "kept"
@@ -86,22 +86,22 @@ class Probe:
 
 class Executor:
     def __init__(self, subject, team):
-        """`subject` makes the Subject, which may raise."""
+        """Takes a function `subject` that makes the Subject; it may raise."""
         self._team, self._make_subject = team, subject
         self.subject: Optional[Subject] = None
         self._inputs: Optional[Coordinates] = None
         self._outputs: Optional[Coordinates] = None
-        self._kept = None  # the run whose graph is used again and again
+        self._kept = None  # Probes with graph "kept" share this run's graph.
         self._doing = ""
-        self._waited_for = ()  # texts of asynchronous calls that are waited for
-        self._around_moves = contextlib.nullcontext  # a Narrowing's widening() once casts are out
+        self._waited_for = ()  # Asynchronous calls with these texts are waited for.
+        self._around_moves = contextlib.nullcontext  # widen() puts Narrowing.widening here.
 
     def restore(self):
         if self.subject is not None:
             self.subject.restore()
 
     def run(self, action, *arguments):
-        """Result of one of the actions below."""
+        """Runs one of the actions below and returns its Result."""
         result, start = Result(), time.monotonic()
         self._doing = "forward"
         self._works = Unwaited(self._waited_for)
@@ -129,8 +129,8 @@ class Executor:
     # -- actions: each yields values
 
     def start(self):
-        """The inputs, then what use() gives for the dtypes that they have, then names of constants
-        that no input has."""
+        """Yields the inputs, what use() yields for their dtypes, the names of constants that no
+        input has, and the names of inputs that do not require grad."""
         self.subject = self._make_subject()
         yield [_described_input(leaf) for leaf in self.subject.leaves]
         yield from self.use(None)
@@ -138,18 +138,18 @@ class Executor:
         yield self.subject.frozen()
 
     def thaw(self, names):
-        """From now on these inputs require grad where they do not as the caller has them. Then what
-        use() gives."""
+        """Makes these inputs require grad from now on even if the caller's do not. Yields what
+        use() yields."""
         self.subject.thaw(names)
         yield from self.use(None)
 
     def use(self, dtype):
-        """From now on, in this dtype (None: as given). What the first forward in it gave."""
+        """Runs in this dtype from now on (None: the given ones). Yields its first forward."""
         self._kept = None
         self.subject.use(dtype)
         run = self._forward()
         start = time.monotonic()
-        self._forward()  # the first may have connected or compiled something
+        self._forward()  # This is timed, as the first may have connected or compiled something.
         yield {"seconds": time.monotonic() - start,
                "outputs": [_described_output(o, run.outputs) for o in run.outputs],
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
@@ -160,9 +160,9 @@ class Executor:
         yield from self.use(self.subject.dtype)
 
     def move(self, coordinates, moves, perturbation):
-        """For each row, coefficients of the input's coordinates: the outputs' coordinates there.
-        `coordinates`: of both from now on, None: as before; perturbation: None, or of
-        Perturbation."""
+        """Yields the outputs' coordinates at each row of `moves`, which has coefficients of the
+        input's coordinates. `coordinates` sets new Coordinates of inputs and outputs, if given.
+        perturbation is None or Perturbation's (share, turn)."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         before = self.subject.held
         if perturbation:
@@ -179,9 +179,9 @@ class Executor:
             self.subject.held = before
 
     def widen(self):
-        """Looks for casts to narrower dtypes in the function. From now on move() leaves them out.
-        Yields (dtypes that are cast to, texts of the casts); a second time where the function runs
-        without them."""
+        """Finds the function's casts to narrower dtypes, which move() leaves out from now on.
+        Yields (dtypes that are cast to, texts of the casts), and None if the function runs without
+        them."""
         narrowing = Narrowing(may_send_narrow=False)
         with narrowing.watching():
             self._forward(has_backward=False)
@@ -192,7 +192,7 @@ class Executor:
         yield None
 
     def _look_inside(self, moves):
-        """Tells what is held how large values inside are at the inputs, and beside them."""
+        """Lets the Perturbation measure values inside the function at the inputs and nearby."""
         furthest = max(moves, key=lambda row: float(row.abs().sum()))
         for row in (None, furthest, -furthest):
             self._forward(None if row is None else self._inputs.expand(self._team.rank, row),
@@ -200,8 +200,8 @@ class Executor:
         self.subject.held.settle(STEPS)
 
     def hold(self, only=None):
-        """From now on what the function detaches (at the lines `only`, None: at all) stays as it
-        is at the inputs. Where it detaches something, and whether outputs are the same by that."""
+        """Keeps what the function detaches (at the lines `only`, None: anywhere) from now on as it
+        is at the inputs. Yields where it detaches, and whether outputs stay the same with that."""
         before = self._forward(has_backward=False)
         self.subject.held = held = HeldConstants(only)
         self._forward(has_backward=False)
@@ -209,7 +209,7 @@ class Executor:
         yield {"places": held.places, "same": _alike(before, after) and not held.is_lost}
 
     def matter(self, places):
-        """For each line, whether outputs at other inputs change when it alone is not held."""
+        """Yields for each line whether outputs at other inputs change if it alone is not held."""
         all_held = self._at_other_inputs(HeldConstants())
         for place in places:
             yield not _alike(all_held, self._at_other_inputs(HeldConstants(but=place)))
@@ -225,13 +225,13 @@ class Executor:
             self.subject.held = contextlib.nullcontext()
 
     def release(self):
-        """Whether all calls since hold() detached what the first did."""
+        """Ends hold(). Yields whether all calls since then detached what the first did."""
         held, self.subject.held = self.subject.held, contextlib.nullcontext()
         yield not held.is_lost
 
     def probe(self, coordinates, probes, coefficients):
-        """For each Probe, with its row of coefficients: the gradients' coordinates and what else
-        was seen."""
+        """Yields for each Probe, with its row of coefficients, the gradients' coordinates and what
+        else was seen; at the end, by how much gradients changed after their backward."""
         self._inputs, self._outputs = coordinates or (self._inputs, self._outputs)
         watched = []
         for i, probe in enumerate(
@@ -241,7 +241,7 @@ class Executor:
                 seen = self._backward(self._runs_for(probe), probe)
             if len(watched) < _LATER or i >= len(probes) - _LATER:
                 watched.append((seen["gradients"], seen["row"]))
-            # As numbers: tensors are slow to pickle one by one.
+            # Rows are sent as numbers, because tensors are slow to pickle one by one.
             yield {**{key: value for key, value in seen.items() if key != "gradients"},
                    "row": seen["row"].tolist()}
         self._doing = "backward"
@@ -262,14 +262,14 @@ class Executor:
         return run
 
     def _runs_for(self, probe):
-        """The runs whose backward is wanted."""
+        """Returns the runs whose backward the probe asks for."""
         if probe.graph == "kept":
             self._kept = self._kept or self._forward()
             return [self._kept]
-        self._kept = None  # one graph at a time, as the parameters are written before each forward
+        self._kept = None  # The next forward writes the parameters that the kept graph uses.
         if probe.graph == "together":
-            # Both operands before both calls: in backward the second call's gradient waits while
-            # the first's is made.
+            # Both operands are made before both calls, so that in backward the second call's
+            # gradient waits while the first's is made.
             return [self._call(prepared) for prepared in [self.subject.prepared(),
                                                           self.subject.prepared()]]
         saving = (torch.autograd.graph.saved_tensors_hooks(_copied, lambda x: x)
@@ -291,8 +291,8 @@ class Executor:
                 * leaf.base.detach().to("cpu", torch.float64) for leaf in self.subject.leaves]
 
     def _elsewhere(self):
-        """Moves of the tensors, as small as those of the forward, which the function took;
-        parameters stay, as their memory is that of the first run's graph."""
+        """Returns moves of the tensor inputs, as small as the forward's, which the function took.
+        Parameters are not moved, because the first run's graph uses their memory."""
         moves = []
         for leaf in self.subject.leaves:
             size = leaf.base.detach().to("cpu", torch.float64).abs()
@@ -355,8 +355,8 @@ class Executor:
 
 
 def laid_out(x, layout):
-    """A copy, in this order of memory. "": contiguous; what cannot be laid out so is contiguous,
-    too."""
+    """Copies x with this memory layout; "" is contiguous, and so is an x that does not allow the
+    layout."""
     if layout == "transposed" and x.dim() >= 2:
         return x.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
     if layout == "sliced" and x.dim() >= 1 and x.numel():
@@ -365,8 +365,8 @@ def laid_out(x, layout):
         place = room[..., 1:1 + 2 * x.shape[-1]:2]
         return place.copy_(x)
     if layout == "expanded" and x.numel():
-        # In memory as large as the tensor: what takes it for contiguous finds other numbers, and
-        # destroys nothing.
+        # The storage is as large as the tensor, so that code that wrongly takes it for contiguous
+        # reads other numbers and destroys nothing.
         room = torch.full((x.numel(),), _JUNK, dtype=x.dtype, device=x.device)
         room[0] = x.reshape(-1)[0]
         return room.as_strided(x.shape, [0] * x.dim())
@@ -397,8 +397,8 @@ def _described_input(leaf):
 
 
 def _digest(x):
-    """(shape, numbers) by which ranks see whether they have the same tensor: its norm, and sums
-    with random weights."""
+    """Returns (shape, [norm and two randomly weighted sums]), which ranks compare to see whether
+    they have the same tensor."""
     flat = x.detach().to("cpu", torch.float64).reshape(-1)
     generator = torch.Generator().manual_seed(3)
     weights = torch.randn(2, len(flat), generator=generator, dtype=torch.float64)

@@ -1,9 +1,9 @@
-"""A grid of blocks as a formula: `x̄_r = Σ_k ȳ_k`, `x̄_r = 4 ȳ_r`, `x̄_0 = ȳ_0 and x̄_r = 1/2 ȳ_r
-for the others`.
+"""Writes a grid of blocks as a formula, such as `x̄_r = Σ_k ȳ_k`, `x̄_r = 4 ȳ_r`, or `x̄_0 = ȳ_0`
+and `x̄_r = 1/2 ȳ_r, r = 1, 2, 3`.
 
 Each block is looked up among known ones (the *base*): multiples of the identity, slices, places in
-a joined gradient, or the right blocks whatever they are. What is left is one coefficient for each
-pair of ranks, and a row of these has a text or several, in terms of r where it can be. The texts
+a joined gradient, or the right blocks whatever they are. That leaves one coefficient for each pair
+of ranks. A row of coefficients has one or several texts, in terms of r if possible, and the texts
 that cover most rows are taken.
 """
 
@@ -16,23 +16,23 @@ from typing import Callable, Optional
 from .blocks import coefficient
 
 _MOST_LINES = 4
-_MOST_TERMS = 3  # of a sum that is written out relative to r
+_MOST_TERMS = 3  # Longer sums are not written out relative to r.
 _SAYS_R = re.compile(r"(?<![A-Za-z])r(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
 class Names:
-    """How the gradient of the input and the cotangent of the output are written."""
+    """Says how formulas write the input's gradient, the output's cotangent and its derivative."""
 
     gradient: str = "x̄"
     cotangent: str = "ȳ"
     output: str = "y"
-    derivative: str = "J"  # what that of the output is called
-    by: str = "rank r's input"  # what it is the derivative by
+    derivative: str = "J"
+    by: str = "rank r's input"  # The derivative is taken by this.
 
 
 def bar(name):
-    """The adjoint of a variable: x̄; of a longer name grad(name)."""
+    """Returns the name of a variable's adjoint: x̄, or grad(name) for a longer name."""
     letter, digits = name[:1], name[1:]
     if letter.isalpha() and (not digits or digits.isdigit()):
         return unicodedata.normalize("NFC", letter + "\u0304") + digits
@@ -41,18 +41,17 @@ def bar(name):
 
 @dataclass(frozen=True)
 class Base:
-    """What blocks are multiples of. block(a, b): the block of destination a and place b; None where
-    there is none."""
+    """Holds the blocks of which others are multiples. block(a, b) returns the block of destination
+    a and place b, or None if there is none."""
 
     block: Callable
-    term: Callable  # (names, destination, source, place) as text -> a term
+    term: Callable  # It maps (names, destination, source, place) as text to a term.
     legend: str = ""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A block of rank r's row: the coefficient, and which of the base's blocks it is a multiple
-    of."""
+    """Describes a block of a rank's row: a coefficient times one of the base's blocks."""
 
     coefficient: object
     destination: int
@@ -60,7 +59,7 @@ class Entry:
 
 
 def formula(grid, room, bases, names):
-    """(lines of text, legend) of a grid of blocks, or None where no base has them."""
+    """Returns (lines of text, legend) of a grid of blocks, or None if no base has them."""
     for base in bases:
         rows = _rows(grid, room, base)
         if rows is not None:
@@ -71,7 +70,7 @@ def formula(grid, room, bases, names):
 
 
 def number(c):
-    """A coefficient as text."""
+    """Returns a coefficient as text."""
     if isinstance(c, Fraction):
         return str(c)
     text = f"{c:.6g}"
@@ -82,7 +81,7 @@ def number(c):
 
 
 def bases_of(pair):
-    """Those in which the grids of this pair may be written, the plainest first."""
+    """Returns the bases in which this pair's grids may be written, the plainest first."""
     found = [Base(lambda a, b: pair.identity[a][b],
                   lambda names, a, k, b: f"{names.cotangent}_{_index(k)}")]
     found += [base for base in (_slices(pair), _places(pair), _common(pair), _parts(pair)) if base]
@@ -97,7 +96,7 @@ def _jacobian_term(names, a, k, b):
 
 
 def _slices(pair):
-    """Where each rank's input went into the outputs as it is, by itself: an all_gather."""
+    """Returns a base if each rank's input is a slice of the outputs, as in an all_gather."""
     found = _first_by(pair, lambda r, k: r)
     if found is None or not all(_is_selection(block) for block in found.values()):
         return None
@@ -107,7 +106,8 @@ def _slices(pair):
 
 
 def _places(pair):
-    """Where each rank's output is a part of the inputs as it is: a reduce_scatter."""
+    """Returns a base if each rank's output is made from one place of the inputs, as in a
+    reduce_scatter."""
     found = _first_by(pair, lambda r, k: k)
     if found is None or not all(_is_selection(block.T) for block in found.values()):
         return None
@@ -117,7 +117,7 @@ def _places(pair):
 
 
 def _parts(pair):
-    """Where each rank's output is made of parts of all ranks' inputs as they are: an all_to_all."""
+    """Returns a base if outputs consist of parts of all ranks' inputs, as in an all_to_all."""
     for r, k in pair.pairs():
         ones = (pair.right[r][k] - 1).abs() < 1e-6
         rest = pair.right[r][k].abs().masked_fill(ones, 0)
@@ -131,7 +131,7 @@ def _parts(pair):
 
 
 def _common(pair):
-    """Where all ranks' outputs depend on an input alike."""
+    """Returns a base if all ranks' outputs depend on an input alike."""
     found = _first_by(pair, lambda r, k: r, exact=True)
     if found is None:
         return None
@@ -143,8 +143,8 @@ def _common(pair):
 
 
 def _first_by(pair, key, exact=False):
-    """{rank: the first right block of it that is not zero}, where the others are multiples of it
-    (or it). Else None."""
+    """Returns {rank: its first right block that is not zero}, the rank being key(r, k), if all its
+    blocks are multiples of that one (equal to it if `exact`); else None."""
     found = {}
     for r, k in pair.pairs():
         if pair.right_is_zero(r, k):
@@ -158,7 +158,7 @@ def _first_by(pair, key, exact=False):
 
 
 def _is_selection(block):
-    """Whether each row has one 1 and nothing else, no two in one column."""
+    """Returns whether the block selects some columns: one 1 in each row, no two in one column."""
     if block.shape[0] >= block.shape[1]:
         return False
     ones = (block - 1).abs() < 1e-6
@@ -185,7 +185,7 @@ def _rows(grid, room, base):
 
 
 def _entry(block, room, base, r, k, ranks) -> "Optional[Entry] | bool":
-    """None for a zero block, False for one that the base does not have."""
+    """Returns the block's Entry, None for a zero block, or False if the base does not have it."""
     if block.isnan().any():
         return False
     if block.numel() == 0 or bool((block.abs() <= room).all()):
@@ -203,8 +203,8 @@ def _entry(block, room, base, r, k, ranks) -> "Optional[Entry] | bool":
 
 
 def _lines(rows, base, names):
-    """The fewest texts that cover all rows; rows that differ by a factor alone share one. None
-    where it takes too many."""
+    """Returns the fewest texts that cover all rows, or None if it takes too many. Rows that differ
+    only by a factor share one."""
     lines = _cover(rows, base, names)
     if lines is not None and len(lines) <= 2:
         return lines
@@ -235,7 +235,7 @@ def _cover(rows, base, names):
             for place, text in enumerate(texts[r]):
                 covered, first = count.get(text, ((), place))
                 count[text] = (covered + (r,), max(first, place))
-        # Most rows first; then the text that its rows prefer.
+        # The text that covers most rows wins; among these, the one that its rows prefer.
         text = min(count, key=lambda t: (-len(count[t][0]), count[t][1]))
         lines.append((count[text][0], text))
         left -= set(count[text][0])
@@ -246,7 +246,7 @@ def _cover(rows, base, names):
 
 
 def _one_line(names, covered, text, texts):
-    """Of one rank without r, where that can be."""
+    """Returns the line of these rows; one rank's line does without r if possible."""
     plain = [t for t in texts[covered[0]] if not _SAYS_R.search(t)]
     if "r+" not in text and "r-" not in text:
         plain.append(_SAYS_R.sub(str(covered[0]), text))
@@ -256,7 +256,7 @@ def _one_line(names, covered, text, texts):
 
 
 def _row_texts(row, r, n, base, names):
-    """Texts that say this row, the best first."""
+    """Returns texts that say this row, the best first."""
     present = [k for k in range(n) if row[k]]
     if not present:
         return ["0"]
@@ -281,13 +281,13 @@ def _row_texts(row, r, n, base, names):
 
 
 def _term(base, names, destination, place):
-    """The text of a source's term."""
+    """Returns a function from a source to the text of its term."""
     return lambda source: base.term(names, destination.replace("k", source), source,
                                     place.replace("k", source))
 
 
 def _ways(found, to, n, letter):
-    """"r", "r+1", "2": how these ranks follow from those."""
+    """Returns texts such as "r", "r+1" or "2" that tell how the ranks `found` follow from `to`."""
     steps = {(a - b) % n for a, b in zip(found, to)}
     ways = [_shifted(letter, steps.pop(), n)] if len(steps) == 1 else []
     return ways + ([str(found[0])] if len(set(found)) == 1 else [])
@@ -300,7 +300,7 @@ def _shifted(letter, step, n):
 
 
 def _sums(values, r, n, term):
-    """With a Σ in them, or of one term; the plainest first."""
+    """Returns texts with a Σ or of one term, the plainest first."""
     everywhere = [values.get(k, Fraction(0)) for k in range(n)]
     found = []
     if len(set(everywhere)) == 1 and n > 1:
@@ -311,7 +311,7 @@ def _sums(values, r, n, term):
 
 
 def _all_but(everywhere, r, term):
-    """One coefficient for all ranks but one: this one, or a certain one."""
+    """Returns texts of one coefficient for all ranks but one, which is r or a fixed rank."""
     n, found = len(everywhere), []
     for odd in range(n) if n > 2 else ():
         rest = [c for k, c in enumerate(everywhere) if k != odd]
@@ -337,7 +337,7 @@ def _up_to(values, r, n, term):
 
 
 def _offsets(values, r, n, term):
-    """Relative to r, each term written out."""
+    """Returns a text with each term written out relative to r, if they are few."""
     if len(values) > _MOST_TERMS or n < 2:
         return []
     steps = sorted((k - r) % n for k in values)

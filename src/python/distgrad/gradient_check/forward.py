@@ -1,10 +1,10 @@
-"""The derivative of the forward over all ranks, measured by rank 0 through a session: what the
-backward is to be the transpose of.
+"""Measures the derivative of the forward over all ranks, from rank 0 through a session. The right
+backward is its transpose.
 
-First all coordinates are moved by 1/64 of their size, and random superpositions of them: if these
-are what the single moves add up to, the forward is affine and its derivative known to rounding.
-Else central differences with three step sizes, extrapolated, in which the error is seen from step
-to step; smaller steps where they disagree; and where the slopes of both sides stay apart, a kink.
+First all coordinates are moved by 1/64 of their size, and random superpositions of them. If the
+single moves add up to these, the forward is affine, and its derivative is known to rounding. Else
+central differences with three step sizes are extrapolated, and their changes show the error.
+Smaller steps follow where they disagree; where the slopes of both sides stay apart is a kink.
 """
 
 from dataclasses import dataclass, field, replace
@@ -17,22 +17,22 @@ from .nearby_slopes import OTHER, QUIET, NearbySlopes
 _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
 _SUPERPOSITIONS = 4
-_SMOOTH = 2.0**-8  # the largest step of differences, relative to the coordinate's size
-_QUICK = 2.0**-17  # the one step where combinations confirm it
-_NEARER = (2.0**-16, 2.0**-24)  # where that goes over a kink
+_SMOOTH = 2.0**-8  # The largest step of differences is this part of the coordinate's size.
+_QUICK = 2.0**-17  # This single step is enough if combinations confirm its slopes.
+_NEARER = (2.0**-16, 2.0**-24)  # These steps are tried where a larger one may cross a kink.
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
-_ROUGH = 1e-5  # of the outputs: more noise than that is half precision inside
-_GOOD = 1e-8  # an error of this part of the largest derivative is small enough
-_KNOWN = 1e-4  # of a larger one nothing is known
-_OTHER_INSIDE = 1e-2  # of an output's largest slope: so much is no curve's own
-_KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
+_ROUGH = 1e-5  # More relative noise of the outputs than this means half precision inside.
+_GOOD = 1e-8  # An error of this part of the largest derivative is small enough.
+_KNOWN = 1e-4  # A derivative with a larger error than this counts as unknown.
+_OTHER_INSIDE = 1e-2  # A curve's slopes differ by less than this part of an output's largest.
+_KINK = 1e-4  # At a kink the slopes of both sides differ by more than this, relative to them.
 
 
 @dataclass
 class Derivative:
-    """matrix: [output coordinate, input coordinate]; error: by how much it may be off; affine: by
-    output coordinate. low, high: where a kink leaves the derivative open, the slopes of both sides.
-    open: elements of which nothing is known. least: what roundings of the outputs hide at best."""
+    """Holds matrix [output coordinate, input coordinate], the error of its elements, and by output
+    coordinate whether it is affine. low and high are the slopes of both sides of a kink. open marks
+    elements that are unknown. least is what roundings of the outputs hide at best."""
 
     matrix: torch.Tensor
     error: torch.Tensor
@@ -41,15 +41,15 @@ class Derivative:
     high: torch.Tensor
     open: torch.Tensor
     evaluations: int = 0
-    # Combinations of input coordinates along which all is smooth, though single ones are not:
+    # The function is smooth along these combinations of input coordinates with kinks:
     # (coordinates, their shares, slopes by output coordinate, errors).
     together: list = field(default_factory=list)
-    hulls: list = field(default_factory=list)  # what else of single ones hangs together
-    sums: list = field(default_factory=list)  # of a tensor's outputs, and of two ranks'
-    hidden: Optional[torch.Tensor] = None  # at which elements kinks inside cancel out, if any
-    jumps: Optional[torch.Tensor] = None  # at which elements the function does, where it does
-    repeats: bool = True  # whether two runs gave the same
-    noise: float = 0.0  # of the outputs, relative to them
+    hulls: list = field(default_factory=list)  # Each Hull bounds the slopes of several inputs.
+    sums: list = field(default_factory=list)  # NearbySlopes.sums() returned these.
+    hidden: Optional[torch.Tensor] = None  # It marks elements whose kinks inside cancel out.
+    jumps: Optional[torch.Tensor] = None  # It marks elements at which the function jumps.
+    repeats: bool = True  # It says whether two runs gave the same.
+    noise: float = 0.0  # This is the outputs' noise, relative to them.
     least: Optional[torch.Tensor] = None
 
     def kinks(self):
@@ -57,9 +57,9 @@ class Derivative:
 
 
 class Measurement:
-    """sizes: of the input's coordinates; spans: slices of the output's coordinates, by tensor;
-    groups: lists of input coordinates that are the same element on several ranks; alike: of the
-    output's; of_ranks: by rank its coordinates; ties: Ties."""
+    """Measures a Derivative. sizes are those of the input's coordinates; spans are slices of the
+    output's coordinates, by tensor. groups lists input coordinates of the same element on several
+    ranks, alike the output's. of_ranks has each rank's coordinates, ties the Ties."""
 
     def __init__(self, move, sizes, spans, groups, alike, of_ranks, ties, eps):
         self._move, self._sizes, self._spans = move, sizes, spans
@@ -68,15 +68,15 @@ class Measurement:
         self._count = len(sizes)
         self._depends = torch.tensor(False)
         self._evaluations = 0
-        self._known_noise = None  # what _noise_and_share() found
-        self._nearby = None  # where that was looked at
+        self._known_noise = None  # _noise_and_share() keeps its result here.
+        self._nearby = None  # _look_nearby() keeps its NearbySlopes here.
 
     def run(self):
         found = self._affine(self._eps)
         least = found.error
         if found.repeats and not bool(found.affine.all()):
             noise, relative = self._noise_and_share()
-            # Of what is affine but for roundings inside differences would tell little.
+            # Differences would tell little about a function that is affine but for roundings.
             rough = self._affine(relative) if relative > _ROUGH else found
             found = (rough if bool(rough.affine.all())
                      else self._by_differences(found.affine, noise, relative))
@@ -88,11 +88,10 @@ class Measurement:
     # -- affine?
 
     def _affine(self, eps):
-        # Nothing is lost to rounding by large steps where all is linear, and much by small ones in
-        # a narrow dtype.
+        # Large steps lose nothing if all is linear; small ones lose much in a narrow dtype.
         step = self._sizes * (_FIRST if eps < 1e-12 else _FIRST_NARROW)
-        # Other shares than powers of two where these are exact: rounding within would leave the
-        # steps themselves alone.
+        # In float64 shares are no dyadic fractions, as roundings to a narrower dtype inside would
+        # leave these exact and stay unseen.
         mixes = _superpositions(step, dyadic=eps > 1e-12)
         values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64),
                                          torch.diag(step), mixes]))
@@ -102,10 +101,10 @@ class Measurement:
         matrix = ((moved - base) / step[:, None]).T
         room = 64 * eps * (size + (mixes.abs() + self._sizes) @ matrix.abs().T)
         affine = ((mixed - base - mixes @ matrix.T).abs() <= room).all(0) & matrix.isfinite().all(1)
-        # Of an output that is 0 all over it is not known what it is small against.
+        # An output that is 0 everywhere has no size that its error is relative to.
         error = (4 * eps * (size[:, None] / step[None])).masked_fill((size == 0)[:, None], eps**2)
         self._step, self._least = step, error
-        # What changed by small steps does depend, be it that large ones round by more.
+        # An output that small steps changed does depend, even if large steps round by more.
         self._depends = self._depends | (matrix.abs() > 16 * error) | ~matrix.isfinite()
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
         return Derivative(matrix, error, affine, matrix, matrix,
@@ -114,7 +113,7 @@ class Measurement:
     # -- differences
 
     def _noise_and_share(self):
-        """By output coordinate; and the largest relative to its output."""
+        """Returns the noise by output coordinate, and the largest relative to its output."""
         if self._known_noise is None:
             noise, size, share = self._noise()
             share = min(1.0, max(share, self._eps))
@@ -155,7 +154,8 @@ class Measurement:
         return NearbySlopes(self._values, self._base, self._sizes, self._ties, noise, relative)
 
     def _widen(self, found, nearby):
-        """At a kink any would do that lies between; at a jump the differences are no derivative."""
+        """Widens what is right at kinks to all slopes nearby, whose mean also replaces differences
+        at jumps, as these are no derivative."""
         found.low, found.high, others = nearby.widened(found.low, found.high, self._depends)
         between = nearby.slopes.nan_to_num(nan=float("nan"), posinf=0, neginf=0).nanmean(0)
         elsewhere = others | found.open
@@ -173,10 +173,10 @@ class Measurement:
     # -- kinks and ties of what is made inside
 
     def stirred(self, found, gradient):
-        """This Derivative with what lies between the slopes that there are where the values inside
-        are moved apart. Where the function itself is smooth and the gradient lies there, too, kinks
-        inside cancel out, and torch's own gradient may be that: open. None where nothing is
-        other. gradient: [input, output], as measured."""
+        """Returns this Derivative, widened by the slopes that there are with values inside moved
+        apart, or None if these are no others. Where the function itself is smooth and the measured
+        gradient [input, output] is among these slopes, kinks inside cancel out; torch's own
+        gradient may be the same there, so these elements become open."""
         noise, relative = self._noise_and_share()
         if relative >= _ROUGH:
             return None
@@ -199,7 +199,7 @@ class Measurement:
 
     @staticmethod
     def _open_hidden(found, known, smooth, gradient, stirred):
-        """Only where they are much more than a curve has of its own."""
+        """Opens elements whose kinks inside cancel out, if slopes differ more than a curve's do."""
         size = torch.maximum(found.low.abs(), found.high.abs()).amax(1, keepdim=True)
         room = _OTHER_INSIDE * size
         outside = (gradient < known.low - room) | (gradient > known.high + room)
@@ -212,36 +212,34 @@ class Measurement:
         for name in ("matrix", "low", "high", "error"):
             setattr(found, name, torch.where(smooth & ~found.hidden, getattr(known, name),
                                              getattr(found, name)))
-        # There the values inside are others, and slopes a little.
+        # With values inside moved apart, slopes are a little off as well.
         found.error = torch.where(found.high > found.low, torch.maximum(
             found.error, OTHER * size), found.error)
         for name in ("low", "high"):
             setattr(found, name, torch.where(found.hidden, found.matrix, getattr(found, name)))
 
     def _look_below(self):
-        """At a minimum or a cap an output may depend on moves down alone."""
+        """Adds dependences on moves down, as at a minimum or a cap moves up may change nothing."""
         below = self._values(-torch.diag(self._step))
         slopes = ((self._base - below) / self._step[:, None]).T
         self._depends |= (slopes.abs() > 16 * self._least) | ~slopes.isfinite()
 
     def _quick(self, groups, noise):
-        """Of all columns by one step, where the slopes along random combinations, by three steps,
-        are the sums: these tell of kinks, and by how much a column may be off. None where they are
-        not."""
+        """Returns slopes by one step, or None if slopes along random combinations, by three steps,
+        are not their sums. The combinations show kinks, and how far a column may be off."""
         one = self._stencil(groups, (_QUICK,))[0]
         slopes = _Slopes.single(self._base, one, noise)
         mixes = _superpositions(self._sizes)[:_SUPERPOSITIONS // 2]
         along = self._along(mixes, _SMOOTH, noise)
         off = (along.value - slopes.value @ mixes.T).abs()
-        # Columns that are off are so by truncation: a few of them do not cancel out in every
-        # combination.
+        # Columns are off by truncation: a few such errors do not cancel in every combination.
         slopes.error = (slopes.floor + (4 * off.amax(1) + along.error.amax(1))[:, None]
                         / self._sizes.expand_as(slopes.value))
         return (None if bool(along.is_unsure(_GOOD).any()) or bool(slopes.is_unsure(_GOOD).any())
                 else slopes)
 
     def _along(self, mixes, first, noise):
-        """The slopes along combinations of all moves."""
+        """Returns the slopes along combinations of all moves."""
         shares = (first, first / 2, first / 4)
         values = self._values(
             torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
@@ -251,8 +249,8 @@ class Measurement:
             self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
 
     def _slopes(self, groups, first, noise):
-        """Of all columns; those of a group are moved together, as no output depends on two of
-        them."""
+        """Returns the slopes of all columns. Those of a group are moved together, as no output
+        depends on two of them."""
         slopes = _Slopes.extrapolated(self._base,
                                       self._stencil(groups, (first, first / 2, first / 4)), noise)
         columns = slopes.is_unsure(_GOOD).any(0).nonzero().flatten().tolist()
@@ -265,9 +263,9 @@ class Measurement:
         return slopes
 
     def _sums(self, slopes, first, noise):
-        """Whether the slopes along random combinations of the columns that have no kink are the
-        sums; and whether those of all are not: of equal values that change places only as they move
-        together no single one has a kink."""
+        """Returns whether slopes along random combinations of the columns without kinks are the
+        columns' sums, and whether those of all columns are not: equal values that change places
+        only if moved together show no kink one by one."""
         every = torch.ones(self._count, dtype=torch.bool)
         sure = ~slopes.is_unsure(_KNOWN).any(0)
         off, unsure = self._off_along(slopes, sure, first, noise)
@@ -278,8 +276,8 @@ class Measurement:
         return adds_up, rough
 
     def _off_along(self, slopes, columns, first, noise):
-        """Of random combinations of these columns: where the slopes along them are not the sums,
-        and where they are not known."""
+        """Returns where slopes along random combinations of these columns are not the columns'
+        sums, and where they are unknown."""
         mixes = _superpositions(self._sizes * columns)[:_SUPERPOSITIONS // 2]
         along = self._along(mixes, first, noise)
         expected = slopes.value[:, columns] @ mixes[:, columns].T
@@ -289,10 +287,10 @@ class Measurement:
         return off, along.is_unsure(_KNOWN)
 
     def _noise(self):
-        """By output coordinate: how far a value is off a smooth curve, and its size; and the
-        largest share of that, where both grow from 0, too. From sixth differences along one
-        direction, away from the inputs to one side, as there may be a kink or a jump at them. In
-        ninths, which no dtype holds, and at three places: roundings may cancel out at one."""
+        """Returns by output coordinate how far values are off a smooth curve, and their size; and
+        the largest ratio of both. It takes sixth differences along one direction, to one side of
+        the inputs, which may have a kink or a jump. Steps are ninths, which no dtype holds exactly,
+        of three sizes, as roundings may cancel out at one."""
         sign = torch.randint(0, 2,
                              (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
         moves = torch.cat([torch.outer(torch.arange(1.0, 10.0, dtype=torch.float64) / 9,
@@ -302,7 +300,7 @@ class Measurement:
         found = []
         for nine in values:
             sixth = (nine.unfold(0, 7, 1) @ binomial).abs().amax(0) / 924**0.5
-            # Where hardly anything changes the steps are within one rounding of a narrow dtype.
+            # If hardly any value changes, the steps are within one rounding of a narrow dtype.
             changes = (nine.diff(dim=0) != 0).sum(0) >= 5
             found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
         least = torch.stack(found).amin(0)
@@ -313,8 +311,8 @@ class Measurement:
         return noise, self._size_of(torch.cat([self._base[None], *values])), share
 
     def _stencil(self, groups, steps):
-        """[(step by column, values above, values below)], each [column, output], of the groups'
-        columns in their order."""
+        """Returns for each step (step by column, values above, values below), the latter as
+        [column, output], with the groups' columns in their order."""
         columns = [c for group in groups for c in group]
         place = [i for i, group in enumerate(groups) for _ in group]
         moves = []
@@ -333,8 +331,8 @@ class Measurement:
                ]
 
     def _candidates(self, columns):
-        """Elements that may have one share together: the same one on several ranks, all of them,
-        those of a tie; those of them that have a kink."""
+        """Returns (columns, shares) of elements with kinks that may share one slope: the same one
+        on several ranks, all of them, or those of a tie."""
         even = [(group, torch.ones(len(group), dtype=torch.float64))
                 for group in [*self._groups, list(range(self._count))]]
         groups = {}
@@ -352,7 +350,7 @@ class Measurement:
         return self._move(moves, perturbation)
 
     def _size_of(self, values):
-        """By output coordinate, the largest value in its tensor."""
+        """Returns, by output coordinate, the largest value in its tensor."""
         return self._by_span(values.abs().nan_to_num(posinf=0).amax(0))
 
     def _by_span(self, x):
@@ -364,12 +362,12 @@ class Measurement:
 
 
 class _Slopes:
-    """Slopes [output, column], with what is known of their error and of both sides."""
+    """Holds slopes [output, column], and what is known of their error and of both sides."""
 
     def __init__(self, value, error, floor, below, above, gap_far, gap_near):
         self.value, self.error, self.floor = value, error, floor
         self.below, self.above, self._gap_far, self._gap_near = below, above, gap_far, gap_near
-        self.is_rough = False  # whether they are not those of a smooth function, as far as is known
+        self.is_rough = False  # It is true if they are known not to be a smooth function's.
 
     @classmethod
     def extrapolated(cls, base, stencil, noise):
@@ -388,7 +386,8 @@ class _Slopes:
 
     @classmethod
     def single(cls, base, stencil, noise):
-        """Nothing is known of the error but the floor, nor of kinks."""
+        """Returns slopes of one step, of which neither kinks nor an error above the floor is
+        known."""
         h, above, below = stencil
         slopes = cls._of(_central(*stencil), (4 * noise / h[:, None]), 4 * noise / h[:, None], base,
                          stencil, stencil)
@@ -404,7 +403,7 @@ class _Slopes:
         return cls(*(x.T for x in (value, error, floor.expand_as(value), below, above, *gaps)))
 
     def kinks(self):
-        """Where the slopes of both sides do not come together as the step shrinks."""
+        """Returns where the slopes of both sides do not come together as the step shrinks."""
         apart = self._gap_near.abs()
         sides = self.below.abs() + self.above.abs()
         stays = (apart > 0.5 * self._gap_far.abs()) & (apart < 2 * self._gap_far.abs())
@@ -428,7 +427,7 @@ class _Slopes:
 
 
 def _still_grow(slopes, room):
-    """Where the last quarter of points has more than those before: others might have more yet."""
+    """Returns where the last quarter of points exceeds all before, so that more would go on."""
     before = slopes[:-(len(slopes) // 4)]
     low = before.nan_to_num(nan=float("inf")).amin(0)
     high = before.nan_to_num(nan=-float("inf")).amax(0)
@@ -440,7 +439,7 @@ def _central(h, above, below):
 
 
 def _independent(depends):
-    """Groups of columns of which no two have a True in the same row."""
+    """Returns groups of columns of which no two have a True in the same row."""
     groups = []
     for c in range(depends.shape[1]):
         for taken, group in groups:
@@ -454,7 +453,7 @@ def _independent(depends):
 
 
 def _superpositions(step, dyadic=True):
-    """Random combinations of all moves, of both signs; half of them the opposites of the others."""
+    """Returns random combinations of all moves, half of them the opposites of the others."""
     generator = torch.Generator().manual_seed(3)
     shape = (_SUPERPOSITIONS // 2, len(step))
     sign = 2.0 * torch.randint(0, 2, shape, generator=generator) - 1

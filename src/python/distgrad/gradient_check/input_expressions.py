@@ -1,5 +1,5 @@
-"""`--input` of the command line: small expressions for tensors, by the scenario language, with
-random tensors besides.
+"""Evaluates `--input` of the command line: small expressions for tensors in the scenario language,
+to which random tensors are added.
 
     randn(4, 3)    arange(6.).reshape(2, 3) + rank    [ones(2), None]    3    "sum"
 
@@ -21,13 +21,13 @@ _NAMED = re.compile(r"\s*([A-Za-z_]\w*)\s*=(?!=)(.*)", re.DOTALL)
 
 
 def split_name(text):
-    """("mask", "ones(3)") of `mask=ones(3)`; (None, text) without a name."""
+    """Returns ("mask", "ones(3)") for `mask=ones(3)`, and (None, text) if there is no name."""
     match = _NAMED.fullmatch(text)
     return (match[1], match[2].strip()) if match else (None, text.strip())
 
 
 def value_of(text, number, rank, world_size, dtype):
-    """What the expression of input `number` gives on this rank. Raises InvalidExpression."""
+    """Returns this rank's value of input `number`'s expression. Raises InvalidExpression."""
     if not text:
         raise InvalidExpression("an expression is empty")
     try:
@@ -44,7 +44,7 @@ def value_of(text, number, rank, world_size, dtype):
 
 
 class _Plain(ast.NodeTransformer):
-    """Names torch's functions in full, and puts names of tensors in place of random ones."""
+    """Adds `torch.` to torch's functions, and replaces random calls by names of made tensors."""
 
     def __init__(self, known, generator, dtype):
         self._known, self._generator, self._dtype = known, generator, dtype

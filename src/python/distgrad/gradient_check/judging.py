@@ -1,5 +1,5 @@
-"""From the two maps to findings: pairs of an input and an output, what is wrong with each, and how
-it is reported."""
+"""Turns the right and the measured map into findings: says for each pair of an input and an output
+what is wrong with it."""
 
 import math
 import re
@@ -16,13 +16,13 @@ from .predicates import (ANOTHER_MAP, COPIED, NARROWER, OBJECTIVES, Mistake, exc
                          mistake_in, objectives, roundings_of)
 from .report import Dispute, Finding
 
-_SCATTER = 4  # times as far as the worst of a few roundings moves it a gradient may be off
+_SCATTER = 4  # A gradient may be off by this many times what the worst of a few roundings moves.
 _NO_SHARE, _MOST_SHARES = 1e-6, 12
 _MOST_DETAILS = 3
-_ALONE = 1e-6  # what is left of an error that is one element's
-_LEAST_DIRECTIONS = 4  # that tell an element from the others
-_FACTORS = (2, 0.5, -1)  # of gradients where all is tied
-_MOST_BLOCK = 3  # rows and columns of a block that is shown
+_ALONE = 1e-6  # The error of one element alone leaves no larger share in other directions.
+_LEAST_DIRECTIONS = 4  # Fewer random directions do not tell an element from the others.
+_FACTORS = (2, 0.5, -1)  # These are tried if all elements are tied.
+_MOST_BLOCK = 3  # Blocks with more rows or columns are not shown in full.
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
     "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
@@ -36,13 +36,13 @@ _OBJECTIVES = {
 
 
 class Judgement:
-    """Of one dtype's pass. inputs, outputs: Coordinates; derivative, backward: what was measured;
-    rtol: what rounding may do, relative to the largest; values: by (rank, input's name), the
-    elements, where known; scatter: how far roundings move the elements of the measured map, where
-    that was looked at; is_known: whether the derivative is that of a wider dtype; accused: pairs
-    (input, output) that may be wrong, None: all; derivative_name: in formulas; convention: which
-    gradients are right, None: those of the sum of all ranks' own losses; unlike: outputs that are
-    not the same on all ranks."""
+    """Judges one dtype's pass. inputs and outputs are Coordinates, derivative and backward what was
+    measured. rtol bounds rounding, relative to the largest element; values maps (rank, input's
+    name) to elements, where known; scatter, if measured, is how far roundings move the measured
+    map. is_known says that the derivative is a wider dtype's. accused limits findings to these
+    pairs (input, output), if not None. derivative_name is used in formulas. convention says which
+    gradients are right (None: those of the sum of all ranks' own losses). unlike names outputs that
+    differ between ranks."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
                  is_known=False, accused=None, derivative_name="J", convention=None,
@@ -52,19 +52,19 @@ class Judgement:
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
         self.dtype, self.derivative, self.kind = dtype, derivative, inputs.kind
         self.gradient = backward.matrix.nan_to_num(posinf=0, neginf=0)
-        self.paired = 0  # findings that are about pairs of an input and an output
-        self.is_of_maps = False  # whether any finding is about what these are
+        self.paired = 0  # This many findings are about pairs of an input and an output.
+        self.is_of_maps = False  # It is true if a finding says that the measured map is wrong.
         self._ranks = len(inputs.tensors)
         self._accused, self._letter = accused, derivative_name
         self._convention, self._unlike = convention, unlike
         self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
         self.zero = set()  # (input, output) whose right gradient is 0
-        self.excused = []  # texts of pairs that are wrong, and not accused
+        self.excused = []  # Texts name the pairs that are wrong but not accused.
         self.disputes = []
         self.findings = []
         self.formulas, self.legends = {}, []
-        self.right_for = []  # texts
-        self.roundings = set()  # dtypes whose roundings are findings
+        self.right_for = []  # Each text names an objective.
+        self.roundings = set()  # Findings name the roundings of these dtypes.
         self.notes = [f"{capitalized(o.text)}." for o in backward.oddities if not o.is_wrong]
         self._room_of_all = self._rooms()
         self.is_linear = backward.is_linear or self._is_linear_but_for_roundings()
@@ -120,7 +120,7 @@ class Judgement:
             self.right_for = _right_for({x: set.intersection(*of_outputs)
                                          for x, of_outputs in right_for.items() if of_outputs})
         merged = _merged(found)
-        # What hangs together is known of the sum of all losses alone.
+        # How elements hang together is known only for the sum of all losses.
         ties = [] if found or self._convention else self._ties(self._backward.matrix)
         if ties or wrong and all(self._is_only_at_kinks(pair) for pair, *_ in wrong):
             merged = self._scaled_ties(wrong + within) or merged
@@ -130,8 +130,7 @@ class Judgement:
         self.findings += merged or ties
 
     def _of_the_first(self):
-        """Returns an Oddity, in a list, if the very first backward gave another gradient than later
-        ones."""
+        """Returns [Oddity] if the first backward gave another gradient than later ones, else []."""
         first, d = self._backward.first, self.derivative
         if first is None:
             return []
@@ -150,7 +149,7 @@ class Judgement:
         return [Finding("other-backward", ANOTHER_MAP)] if bool(wrong.any()) else []
 
     def _of_one_loss(self, inputs, outputs, x, names):
-        """OneLoss of this pair; None where it is judged rank by rank."""
+        """Returns the OneLoss of this pair, or None if it is judged rank by rank."""
         if not self._convention or not self._convention.is_one_loss(names.output):
             return None
         pair, is_copy = self._pair(inputs, outputs), x in self._convention.copies
@@ -159,7 +158,7 @@ class Judgement:
         return OneLoss(pair, x, names, is_copy)
 
     def _judge_one_loss(self, one_loss, x, y):
-        """[Finding] where it is wrong."""
+        """Returns [Finding] if the pair is wrong and accused, else []."""
         if one_loss.wrong():
             if not self._accused or (x, y) in self._accused:
                 return [one_loss.finding(self.dtype)]
@@ -176,8 +175,8 @@ class Judgement:
         return _variables(self._outputs)
 
     def disputed_by(self, held):
-        """A Dispute for each pair that is wrong, and right by the Judgement `held`, which keeps the
-        formulas of the other pairs."""
+        """Returns a Dispute for each pair that is wrong here and right by the Judgement `held`, and
+        removes these pairs' formulas from `held`."""
         found = []
         for (x, y), finding in self.wrong.items():
             if (x, y) in held.wrong or held.is_of_maps and not held.wrong:
@@ -203,7 +202,8 @@ class Judgement:
 
     @staticmethod
     def _exchanged(wrong):
-        """{index of two outputs' pairs with one input: the Mistake that they are together}."""
+        """Returns {index in `wrong`: Mistake} for pairs of one input with two outputs whose
+        cotangents are exchanged."""
         mistakes = {}
         for i, (pair, x, names) in enumerate(wrong):
             for j, (other, z, others) in enumerate(wrong):
@@ -243,7 +243,7 @@ class Judgement:
                        self.is_linear, details, self.dtype)
 
     def _where(self, pair, x):
-        """A line with the elements that are wrong, where these are few."""
+        """Returns [a line with the elements that are wrong], or [] if these are many."""
         if not pair.by_element:
             return self._only_elements(pair, x)
         rows = [(r, i) for r in range(pair.ranks) for i in torch.stack(
@@ -258,8 +258,8 @@ class Judgement:
         return [f"wrong in {', '.join(told)} alone"]
 
     def _only_elements(self, pair, x):
-        """The same, of random directions: where one element of a rank's gradient alone is wrong,
-        the errors of all cotangents are multiples of what these directions are of it."""
+        """Does this for random directions: if only one element of a rank's gradient is wrong, the
+        errors of all cotangents are multiples of that element's column of coordinates."""
         ranks_of = {}
         for r, tensors in enumerate(self._inputs.tensors):
             tensor = next((t for t in tensors if t.name == x), None)
@@ -278,8 +278,8 @@ class Judgement:
         return [f"wrong in {', '.join(told)} alone"] if told else []
 
     def _but_for_a_factor(self, pair):
-        """The Mistake where the gradient, divided by a number that may be one, is right at kinks,
-        too."""
+        """Returns the Mistake if dividing the gradient by a likely factor makes it right, at kinks
+        as well; else None."""
         for c in (self._ranks, 1 / self._ranks, 2, 0.5, -1):
             over = [[block / c for block in row] for row in pair.measured]
             if not replace(pair, measured=over).wrong():
@@ -314,8 +314,8 @@ class Judgement:
         return lines
 
     def _pair(self, inputs, outputs, x=None):
-        """The blocks of one variable each, by rank. x: the input's name, where they are to be the
-        convention's."""
+        """Returns the Pair of an input and an output. With the input's name x, its right blocks are
+        the convention's."""
         ranks = range(self._ranks)
         rows = [_span(self._inputs, r, inputs) for r in ranks]
         columns = [_span(self._outputs, k, outputs) for k in ranks]
@@ -324,7 +324,7 @@ class Judgement:
             return [[matrix[rows[r], columns[k]] for k in ranks] for r in ranks]
 
         d = self.derivative
-        # What is not judged has no part in what the mistake is called either.
+        # Elements that are not judged must not decide what the mistake is called.
         right, measured = grid(d.matrix.T.masked_fill(d.open.T, 0)), grid(
             self._backward.matrix.masked_fill(d.open.T, 0))
         low, high = grid(d.low.T.masked_fill(d.open.T, 0)), grid(d.high.T.masked_fill(d.open.T, 0))
@@ -351,16 +351,16 @@ class Judgement:
                 for r in range(self._ranks)]
 
     def _rooms(self):
-        """By how much each element of the two maps may differ: what differences are off by, and
-        what rounding may do."""
+        """Returns by how much each element of the two maps may differ: the sum of the differences'
+        error and what rounding may do."""
         right = self._right_sizes()
         room = self._rounding() + self.derivative.error.T.nan_to_num(nan=math.inf)
         if self._scatter is not None:
-            # A tie that roundings decide has gradients between its slopes all the same.
+            # At a kink roundings may decide a tie, but the gradient must lie between the slopes.
             scatter = self._scatter if self._is_known else self._scatter.masked_fill(
                 (self.derivative.high > self.derivative.low).T, 0)
             apart, largest = self._largest_in_pairs(scatter), self._largest_in_pairs(right)
-            # Where nothing else tells that the backward is right, no more than half of it
+            # If the derivative is no wider dtype's, at most half of the largest element may be off.
             most = apart if self._is_known else torch.minimum(apart, largest / 8)
             room = torch.maximum(room, self._rtol * largest) + _SCATTER * most
         return room
@@ -370,15 +370,15 @@ class Judgement:
         return right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
 
     def _rounding(self):
-        """What rounding may do, by element: relative to the largest of its row and column."""
+        """Returns what rounding may do to elements, relative to the largest of row and column."""
         right = self._right_sizes()
         rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
         size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
         return self._rtol * size
 
     def _largest_in_pairs(self, matrix):
-        """By element, the largest of its input and its output, of all ranks: where a derivative is
-        as good as 0 its error is that of what it is made from."""
+        """Sets each element to the largest of its input and output on all ranks, because a
+        derivative near 0 has the error of the terms that it is made from."""
         result = matrix.clone()
         for rows in _by_name(self._inputs):
             for columns in _by_name(self._outputs):
@@ -387,15 +387,15 @@ class Judgement:
         return result
 
     def _is_linear_but_for_roundings(self):
-        """Not with what differences are off by, as that tells nothing of the backward: but what is
-        made from saturated numbers is rounded as these are."""
+        """Returns whether the backward is linear but for roundings, those of saturated outputs
+        (derivative.least) among them. The error of differences says nothing about the backward."""
         room = (self._rounding() + self.derivative.least.T if self._scatter is None
                 else self._room_of_all)
         return all(bool(((s.gradient - self._backward.matrix @ s.cotangent).abs() <= room
                          @ s.cotangent.abs()).all()) for s in self._backward.random)
 
     def _zero_rows(self, inputs, rows):
-        """By rank, the elements at which any rank's input is 0."""
+        """Returns, for each rank, a mask of the elements at which any rank's input is 0."""
         if self._inputs.kind != "elements" or len(inputs) != 1:
             return None
         values = [self._values.get((r, inputs[0])) for r in range(self._ranks)]
@@ -416,8 +416,8 @@ class Judgement:
                    for r, k in pair.pairs())
 
     def _ties(self, matrix):
-        """Elements with a kink each whose shares do not add up to the slope as they move
-        together."""
+        """Returns [Finding] if the gradients of elements at a kink do not add up to the slope along
+        which these move together."""
         off_hulls = self._off_hulls(matrix)
         for columns, shares, slopes, errors in [*self.derivative.together, *off_hulls]:
             gradient = shares @ matrix[columns]
@@ -440,8 +440,8 @@ class Judgement:
         return self._unlike_sums(matrix)
 
     def _unlike_sums(self, matrix):
-        """Outputs whose sum, or difference, has a derivative, which the gradients do not add up to:
-        as sorted values are the same ones in any order, each is in one place."""
+        """Returns [Finding] if the gradients of some outputs do not add up to the derivative of
+        their sum or difference: the sum of sorted values, for example, is smooth at ties."""
         for outputs, signs, slopes, errors in self.derivative.sums:
             gradient = matrix[:, outputs] @ signs
             room = errors + self._room_of_all[:, outputs].sum(1) + self._rtol * gradient.abs()
@@ -458,8 +458,8 @@ class Judgement:
         return []
 
     def _off_hulls(self, matrix):
-        """Such combinations, where the gradient is none of what the slopes beside the inputs
-        make."""
+        """Yields combinations as in derivative.together along which the gradient is outside of what
+        the slopes near the inputs span."""
         for hull in self.derivative.hulls:
             shares = hull.off(matrix[hull.columns, hull.output])
             if not float(shares.abs().max()) > hull.floor:
@@ -472,7 +472,7 @@ class Judgement:
                    float(shares.abs().sum()) * hull.floor)
 
     def _scaled_ties(self, pairs):
-        """Findings, where all is a number times what is right at ties, too."""
+        """Returns findings if dividing all gradients by one factor makes all right, even ties."""
         for c in _FACTORS if pairs else ():
             matrix = self._backward.matrix / c
             over = [(replace(pair, measured=[[block / c for block in row]
@@ -486,8 +486,8 @@ class Judgement:
         return []
 
     def _tells_factors(self, matrix, c):
-        """Whether shares add up to something that is not 0. Where each of them is all of that it is
-        no factor: a mask of the largest."""
+        """Returns whether a tie proves the factor c: the divided shares add up to a slope that is
+        not 0, and undivided ones are not all 0 or that whole slope, as a mask of the largest is."""
         for columns, shares, slopes, errors in self.derivative.together:
             parts = shares[:, None] * matrix[columns]
             known = (slopes.abs() > 4 * errors) & ((parts.sum(0) - slopes).abs() <= 4 * errors)
@@ -497,8 +497,8 @@ class Judgement:
         return False
 
     def _named_ties(self, pairs):
-        """Findings, where shares that do not add up have the name of a mistake: other ranks' were
-        dropped, say."""
+        """Returns findings of pairs whose shares do not add up because of a mistake with a name,
+        such as other ranks' dropped cotangents."""
         likely = [(replace(pair, low=None, high=None), x, names) for pair, x, names in pairs]
         return [self._finding(pair, x, names) for pair, x, names in likely
                 if pair.wrong() and mistake_in(pair).name != "other-backward"]
@@ -510,8 +510,8 @@ class Judgement:
     # -- not linear
 
     def _judge_nonlinear(self):
-        """By the samples, where they tell what it is; else by what single cotangents give, where
-        those are elements."""
+        """Judges by the random samples if they show the mistake, else by what the cotangents of
+        single elements give."""
         everyone = {"ranks": list(range(self._ranks)), "dtype": self.dtype}
         finding = self._op_or_rounding(everyone)
         if finding:
@@ -539,7 +539,7 @@ class Judgement:
         return None
 
     def _is_op(self, op, sample):
-        """Whether each rank's gradient is this op over all ranks' cotangents, element by
+        """Returns whether each rank's gradient is this op over all ranks' cotangents, element by
         element."""
         if len(set(map(len, self._inputs.tensors + self._outputs.tensors))) != 1 or len(
                 self._inputs.tensors[0]) != 1:
@@ -564,8 +564,9 @@ class Judgement:
 
 
 def _likely(right, measured, low, high):
-    """Blocks of a rank's right gradients. At a kink that is what it has of one of the ranks with
-    such an output, as far as that may be, or of all alike they would be called another's."""
+    """Returns the right blocks of a rank's gradient. At a kink, where all of [low, high] is right,
+    it takes the largest measured value, cut to that, of all outputs with the same slopes there, so
+    that equal outputs have equal right blocks."""
     found = []
     for block, least, most in zip(right, low, high):
         best = torch.zeros_like(block)
@@ -580,8 +581,8 @@ def _likely(right, measured, low, high):
 
 
 def _right_for(by_input):
-    """Texts, of the objectives that each input is right for: one loss for all of them, and each
-    input a tensor of its own on each rank or a copy."""
+    """Returns texts of the objectives for which all inputs are right, each input being a tensor of
+    its own on each rank or a copy of one tensor."""
     texts = []
     for loss in OBJECTIVES:
         copied = [x for x, names in by_input.items() if loss not in names]
@@ -596,7 +597,8 @@ def _right_for(by_input):
 
 
 def list_of(names, count):
-    """{name: members}: lists of as many tensors as there are ranks, which are one variable."""
+    """Returns {name: members} for lists of `count` tensors, one for each rank: each list is one
+    variable."""
     found = {}
     for name in names:
         match = re.fullmatch(r"(.*?)(?:\[(\d+)\]|(\d+))", name)
@@ -606,7 +608,7 @@ def list_of(names, count):
 
 
 def _variables(coordinates):
-    """{variable: names of tensors}, in order."""
+    """Returns {variable: names of tensors}, in order."""
     names = list(dict.fromkeys(t.name for tensors in coordinates.tensors for t in tensors))
     lists = list_of(names, len(coordinates.tensors))
     of_list = {member: root for root, members in lists.items() for member in members}
@@ -619,8 +621,8 @@ def _span(coordinates, rank, names):
 
 
 def _largest(matrix, coordinates, dim):
-    """Element by element the largest of its row (dim 0) or column (1), and of those of the other
-    ranks' same tensor."""
+    """Returns for each element the largest of its row (dim 0) or column (1), and of the same row or
+    column of that tensor on other ranks."""
     size = matrix.amax(1 - dim) if matrix.numel() else matrix.new_zeros(matrix.shape[dim])
     result = size.clone()
     by_name = {}
@@ -634,7 +636,7 @@ def _largest(matrix, coordinates, dim):
 
 
 def _merged(findings):
-    """Those of several inputs or outputs that say the same become one."""
+    """Merges findings that say the same of several inputs or outputs."""
     kept = {}
     for f in findings:
         plain = [_anonymous(line, f) for line in f.measured + ["|"] + f.right]
@@ -652,7 +654,7 @@ def _anonymous(line, finding):
 
 
 def _by_name(coordinates):
-    """Of each tensor the coordinates on all ranks."""
+    """Returns for each tensor its coordinates on all ranks."""
     found = {}
     for (_, name), span in coordinates.ranges.items():
         found.setdefault(name, []).extend(range(span.start, span.stop))
@@ -667,6 +669,6 @@ def _matrix(block):
 
 
 def _element(name, shape, number):
-    """ "x[2, 0]"; of a shape that is not known the number is the index."""
+    """Returns text such as "x[2, 0]", with the number as index if the shape is unknown."""
     index = torch.unravel_index(torch.tensor(number), shape) if shape else [number]
     return f"{name}{[int(i) for i in index]}"

@@ -1,4 +1,4 @@
-"""The check as rank 0 leads it, and as the others follow."""
+"""Leads the check on rank 0, and follows it on the others."""
 
 import re
 
@@ -12,8 +12,8 @@ from .team import Lost
 
 
 def check(function, inputs, kwargs, team, options, constant=()):
-    """GradcheckReport, the same on every rank. constant: names of inputs that are not moved.
-    Raises Lost where rank 0 is not heard of any more."""
+    """Returns the GradcheckReport, the same on every rank. constant names inputs that are not
+    moved. Raises Lost if rank 0 does not answer any more."""
     executor = Executor(lambda: Subject(function, inputs, kwargs, constant), team)
     try:
         return _lead(team, executor, options) if team.leads() else _follow(team, executor)
@@ -42,7 +42,7 @@ def _lead(team, executor, options):
     try:
         report = wanted.run()
     except Broken as broken:
-        # Another rank may wait in vain for a message that this one began and forgot.
+        # The cause may be a message that a rank began and forgot, for which another one waits.
         calls = [f"{capitalized(text)}." for text in session.last_unwaited()]
         report = GradcheckReport("error", team.size, errors=_errors(broken.failures),
                                  notes=list(dict.fromkeys([*wanted.notes, *calls])))
@@ -69,7 +69,7 @@ def _error_on(ranks, doing, text):
 
 
 def _errors(failures):
-    """What each rank was doing, the causes first; ranks that say the same together."""
+    """Returns what each rank was doing, the causes first, and ranks that say the same together."""
     ranks_of = {}
     for rank, failure in sorted(failures.items(),
                                 key=lambda item: (item[1] is None,
@@ -87,6 +87,6 @@ def _errors(failures):
 
 
 def _short(text):
-    """Of Gloo's errors what is the same on all ranks that wait."""
+    """Returns the part of Gloo's error that is the same on all ranks that wait."""
     text = re.sub(r"^RuntimeError: (\[\S+\] )?", "", text).partition(". This is")[0]
     return re.sub(r" \[\S+\]:\d+$| for (recv|send) operation to complete$", "", text)

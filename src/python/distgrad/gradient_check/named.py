@@ -1,5 +1,5 @@
-"""What can be said of FILE:FUNCTION before anything is imported or started: whether the file is
-there, and has such a name. Needs no torch."""
+"""Checks FILE:FUNCTION before anything is imported or started: whether the file is there and has
+such a name. This module needs no torch."""
 
 import ast
 import difflib
@@ -8,18 +8,18 @@ import sys
 
 
 class NotThere(Exception):
-    """One line for the user."""
+    """Says in one line for the user what does not exist."""
 
 
 def parts_of(text):
-    """(FILE or module, NAME, "(ARGUMENTS)..." or "") of what stands on the command line."""
+    """Splits a command-line text into (FILE or module, NAME, "(ARGUMENTS)..." or "")."""
     head = text.partition("(")[0]
     place, _, name = head.rpartition(":")
     return place, name, text[len(head):]
 
 
 def look_for(text):
-    """Raises NotThere."""
+    """Raises NotThere if the file, module or name does not exist."""
     place, name, _ = parts_of(text)
     if not place.endswith(".py"):
         _look_for_package(place.partition(".")[0], place)
@@ -57,13 +57,13 @@ def _look_for_package(package, place):
 
 
 def _names_in(path):
-    """{name: whether it is a function or class} that the file binds at its top level; None where
-    that cannot be said, as it imports all of another one, say."""
+    """Returns {name: whether it is a top-level function or class} for the names that the file
+    binds; None if that cannot be known, for example because of `from x import *`."""
     try:
         with open(path, "rb") as file:
             tree = ast.parse(file.read())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return None  # whoever imports it says what is wrong
+        return None  # The later import reports what is wrong with the file.
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.alias):

@@ -1,45 +1,45 @@
-"""Where a function is not smooth at the inputs: what its derivative is just beside them.
+"""Measures the derivative near inputs at which a function is not smooth.
 
-Of equal values each may be the median, and none of them tells by moving alone. So all elements are
-moved apart a little, where the function is smooth, and its derivative is measured there: what lies
-between those derivatives is right at the inputs. Equal values change places from one such point to
-the next, so that each of them comes first, and last, and everywhere between. Where the backward
-seems wrong, what the function computes inside is moved apart, too.
+When several values tie for the median, moving one of them alone does not show its derivative. So
+all elements are moved apart a little, to points where the function is smooth, and its derivative is
+measured there: all that lies between those derivatives is right at the inputs. Equal values change
+places from point to point, so that each comes first, last and everywhere between. If the backward
+seems wrong, values that the function computes inside are moved apart, too.
 """
 
 from dataclasses import dataclass
 
 import torch
 
-_APART = 2.0**-20  # of an element's size; with so many elements that stir, some go further
+_APART = 2.0**-20  # Elements are moved apart by this part of their size; some go further in stir().
 _BETWEEN = 0.1
-QUIET = 1e-13  # of the outputs: with more noise than that little can be told
-_NOISY = 0.35  # the power of the outputs' noise that they are moved apart by, where that is more
-STEPS = 64  # of the differences there, in that distance
+QUIET = 1e-13  # Outputs with more relative noise than this tell little.
+_NOISY = 0.35  # Elements are moved apart by the outputs' noise to this power, if that is more.
+STEPS = 64  # The steps of differences there are so many times smaller than that distance.
 _MOST_POINTS, _MOST_RUNS = 48, 4096
 _FEW_TURNS, _SHUFFLED, _FEW_POINTS = 2, 3, 6
 _EPS = 2.0**-50
 _MOST_STIRRED, _FEW_STIRRED = 2048, 4  # runs, points
-OTHER = 1e-3  # by how much a slope is another one, relative to both
-_JUMPS = 0.8  # of what a move changes, if one of a quarter does so, too
+OTHER = 1e-3  # Slopes that differ by this, relative to both, are different ones.
+_JUMPS = 0.8  # At a jump a quarter of a move changes more than this part of what the move does.
 
 
 @dataclass
 class Tie:
-    """Input coordinates whose elements are equally large. signs: theirs; places: [element, digit]:
-    the input, the rank and the indices of each."""
+    """Holds input coordinates whose elements are equally large, and their signs. places [element,
+    digit] has the input, the rank and the indices of each."""
 
     columns: list
     signs: torch.Tensor
     places: torch.Tensor
 
     def orders(self, turn):
-        """Two, as permutations: each index turned around, and the elements of each tensor. A
+        """Returns two permutations: one turns each index, the other the elements of each tensor. A
         reduction may go along one dimension, over the ranks, or over all."""
         return [_turned(digits, turn) for digits in self._digits()]
 
     def turns(self):
-        """That bring each element to each place."""
+        """Returns how many turns bring each element to each place."""
         return max(int(digits.max()) + 1 for digits in self._digits())
 
     def _digits(self):
@@ -58,8 +58,8 @@ def _turned(digits, turn):
 
 @dataclass
 class Hull:
-    """Of one output: at these input coordinates its slopes beside the inputs are `point` and
-    combinations of the rows of `ways`, and nothing else. floor: by how much they may be off."""
+    """Describes all slopes of one output near the inputs, at these input coordinates: they are
+    `point` plus combinations of the rows of `ways`, and off by at most `floor`."""
 
     output: int
     columns: torch.Tensor
@@ -68,14 +68,14 @@ class Hull:
     floor: float
 
     def off(self, gradient):
-        """How far the gradient of these coordinates is from all that."""
+        """Returns the part of these coordinates' gradient that no such slope explains."""
         off = gradient - self.point
         return off - self.ways.T @ (self.ways @ off)
 
 
 class NearbySlopes:
-    """values(moves, perturbation): the outputs; base: at the inputs; noise: by output
-    coordinate."""
+    """Measures slopes near the inputs. values(moves, perturbation) returns the outputs, base has
+    them at the inputs, and noise is theirs by output coordinate."""
 
     def __init__(self, values, base, sizes, ties, noise, relative):
         self._values, self._base, self._sizes, self._ties = values, base, sizes, ties
@@ -83,7 +83,7 @@ class NearbySlopes:
         self._relative, self._is_quiet = relative, relative < QUIET
         needed = max([1, *(tie.turns() for tie in ties)])
         most = min(_MOST_POINTS // 4, max(1, _MOST_RUNS // (4 * len(sizes) + 4)))
-        # Of a tie that has too many for that a few tell as much; noise would only add up.
+        # A tie with too many elements for that gets a few turns; with noise, only one.
         few = _FEW_TURNS if self._is_quiet else 1
         self._turns = needed if few <= needed <= most else few
         self.slopes = None  # [point, output, input]
@@ -94,16 +94,16 @@ class NearbySlopes:
         points = self._apart * self._directions(self._turns)
         self.slopes, rows = self._slopes_at(points, self._apart / STEPS)
         self.jumps = self._where_it_jumps(rows.any(0))
-        # Beyond a jump it is another function.
+        # Slopes beyond a jump are those of another function.
         self.slopes[rows] = float("nan")
 
     def stir(self):
-        """Looks also where what operators give inside is moved apart, by less, as those of many
-        elements go far. The slopes there; None where that could not be."""
+        """Also looks at points where values inside are moved apart, and the inputs by less. Returns
+        the slopes there, or None if the function does not run so."""
         found = []
         count = min(_MOST_POINTS // 2, max(4, _MOST_STIRRED // (len(self._sizes) + 1)))
         moves = self._apart / STEPS * self._directions(count // 4)[:count]
-        # A step must not reach from one kink of the inputs to the next: these are as near as moves.
+        # A step must not reach the next kink, and kinks are as close together as these moves.
         step = self._apart / STEPS / (STEPS if self._is_quiet else 1)
         for i, point in enumerate(moves):
             slopes, rows = self._slopes_at(point[None], step, (self._apart, i))
@@ -116,8 +116,7 @@ class NearbySlopes:
         return stirred
 
     def stirs(self, along, slopes):
-        """Whether the slopes along these moves are others where what operators give is moved
-        apart."""
+        """Returns whether the slopes along these moves change if values inside are moved apart."""
         step = self._apart / STEPS
         moves = torch.cat([torch.zeros_like(along[:1]), step * along])
         for i in range(_FEW_STIRRED):
@@ -132,8 +131,8 @@ class NearbySlopes:
         return False
 
     def _slopes_at(self, points, step, perturbation=None):
-        """[point, output, input]; and [point, output] whether the output jumps on the way there.
-        perturbation: (how far apart, turn)."""
+        """Returns slopes [point, output, input], and [point, output] whether the output jumps on
+        the way to the point. perturbation is (how far apart, turn)."""
         count = len(self._sizes)
         h = (step * self._sizes)[:, None]
         generator = torch.Generator().manual_seed(13)
@@ -154,21 +153,21 @@ class NearbySlopes:
         along, size = mixed - here[:, 0], (moved * mix[:, None]).abs().sum(1)
         off = torch.maximum((along - (moved * mix[:, None]).sum(1)).abs(),
                             (along - 16 * (nearer[-1][1] - nearer[-1][0])).abs())
-        # Where a step goes over a second kink, or a curve bends more than kinks do, they tell
-        # nothing of the inputs.
+        # Slopes say nothing about the inputs if the step crosses another kink, or if a curve bends
+        # more than kinks do.
         is_known = self._is_quiet or perturbation is not None
         is_other = is_known & (off > _BETWEEN * size + 16 * 8 * noise)
         slopes = (moved / h).transpose(1, 2).masked_fill(is_other[:, :, None], float("nan"))
         return slopes, self._are_jumps(here[:, 0], *(here for here, _ in nearer))
 
     def _noise_of(self, values):
-        """What is moved inside may be much larger than an output is at the inputs."""
+        """Returns the noise of these values, which moves inside may make much larger than the
+        outputs are at the inputs."""
         share = _EPS if self._is_quiet else self._relative
         return torch.maximum(self._noise, share * values.abs().nan_to_num(posinf=0).max())
 
     def widened(self, low, high, depends):
-        """(low, high, which elements are others than before): what lies between the slopes, too,
-        that there are nearby."""
+        """Returns (low, high, which elements changed), widened to the slopes nearby."""
         finite = self.slopes.isfinite()
         least = torch.where(finite, self.slopes, low).amin(0)
         most = torch.where(finite, self.slopes, high).amax(0)
@@ -180,8 +179,8 @@ class NearbySlopes:
         return low + down, high + up, (down < 0) | (up > 0)
 
     def together(self, groups):
-        """Of (columns, their shares): (both, by output the slope as they move together, NaN where
-        it is not the same all around, by how much it may be off)."""
+        """Returns for each (columns, their shares) these two, the slope by output as the columns
+        move together, NaN if it differs between points, and by how much it may be off."""
         found = []
         for columns, shares in groups:
             along = self.slopes[:, :, columns] @ shares
@@ -195,9 +194,10 @@ class NearbySlopes:
         return found
 
     def sums(self, spans, alike):
-        """Of outputs: (their numbers, the signs they are added up with, by input the slope of their
-        sum, NaN where it is not the same all around though theirs are others, by how much it may be
-        off). spans: slices; alike: lists of outputs that may be one function, on several ranks."""
+        """Returns (numbers of outputs, their signs in a sum, the sum's slope by input, by how much
+        it may be off) for the outputs of each slice in spans and for pairs from the lists in alike,
+        which may be one function on several ranks. The slope is NaN unless it is the same at all
+        points while the outputs' own slopes differ."""
         of_tensors = [(list(range(s.start, s.stop)), torch.ones(s.stop - s.start).double())
                       for s in spans] if self._is_quiet else []
         apart = [([group[0], other], torch.tensor([1.0, -1.0], dtype=torch.float64))
@@ -219,8 +219,8 @@ class NearbySlopes:
         return found
 
     def _is_whole(self, columns):
-        """Of a part of a tie nothing is known where not each of its elements has been in each
-        place."""
+        """Returns False if the columns are only a part of a tie whose elements have not all been in
+        each place, as nothing is known of such a part."""
         return not any(set(tie.columns) & set(columns) and not set(tie.columns) <= set(columns)
                        for tie in self._uncovered())
 
@@ -228,8 +228,8 @@ class NearbySlopes:
         return [tie for tie in self._ties if tie.turns() > self._turns]
 
     def hulls(self, columns_of, blocks):
-        """Hulls, of what takes part by output and input; of each block of inputs where all are too
-        many to tell."""
+        """Returns a Hull for each output, of the inputs that columns_of marks, or, if these are too
+        many, Hulls of each block of inputs."""
         found = []
         taking_part = columns_of.sum(1).gt(1) if self._is_quiet else torch.zeros(0)
         for b in taking_part.nonzero().flatten().tolist():
@@ -240,8 +240,8 @@ class NearbySlopes:
         return found
 
     def _hull(self, b, columns):
-        """None where the points beside the inputs are not more than the ways that the slopes differ
-        in."""
+        """Returns a Hull, or None if there are too few points to know all ways in which slopes
+        differ."""
         slopes, uncovered = self.slopes[:, b, columns], {c for tie in self._uncovered()
                                                          for c in tie.columns}
         slopes = slopes[slopes.isfinite().all(1)]
@@ -254,8 +254,8 @@ class NearbySlopes:
         return Hull(b, columns, point, ways, floor) if is_settled else None
 
     def _share(self, group, down, up, depends, seen):
-        """Of so many that not each has been everywhere: what holds of one may hold of all that the
-        output depends on, be it that no single one of them shows it."""
+        """Gives what one element of a tie shows to all that the output depends on, if not each of
+        them has been in each place. If no element shows a dependence, all get it."""
         hidden = ~depends[:, group].any(1, keepdim=True)
         takes_part = depends[:, group] | seen[:, group] | hidden
         for apart, most in ((down, torch.amin), (up, torch.amax)):
@@ -263,9 +263,8 @@ class NearbySlopes:
                                           apart[:, group])
 
     def _directions(self, turns):
-        """Rows of moves, and the opposites of each. Each tie is turned by itself, and the last ones
-        are in any order: else what ties change together by chance would seem to belong
-        together."""
+        """Returns rows of moves, and the opposite of each. Each tie is turned by itself, and the
+        last rows shuffle it: else ties that change together by chance would seem connected."""
         generator, of_ties = (torch.Generator().manual_seed(seed) for seed in (9, 10))
         shifts, rows = torch.randint(0, 64 if self._is_quiet else 1, (len(self._ties),),
                                      generator=of_ties).tolist(), []
@@ -277,7 +276,7 @@ class NearbySlopes:
                 count = len(tie.columns)
                 order = (tie.orders(number // 2 + shift)[number % 2] if number < 2 * turns else
                          torch.randperm(count, generator=of_ties))
-                # As far from each other, none of them 0 or the opposite of another
+                # Moves are evenly spaced, and none is 0 or the opposite of another.
                 row[tie.columns] = sign * (2.0 * order.double() + 1.5 - count) / count
             rows.append(row * self._sizes)
         return torch.stack([sign * row for row in rows for sign in (1, -1)])
@@ -285,15 +284,15 @@ class NearbySlopes:
     # -- jumps
 
     def _are_jumps(self, *moved):
-        """Of outputs at moves, at a quarter of each, and a quarter of that: a slope and a bend may
-        cancel out at one."""
+        """Returns which outputs jump, given them at moves, at a quarter of these, and at a quarter
+        of that, as a slope and a bend may cancel out at one."""
         moved = [(x - self._base).abs() for x in moved]
         stays = [near > _JUMPS * far for far, near in zip(moved, moved[1:])]
         return torch.stack([*stays, moved[-1] > 64 * self._noise, moved[0].isfinite()]).all(0)
 
     def _where_it_jumps(self, rows):
-        """By output and input: of the outputs that jump, at which elements. Where that shows at no
-        single one, at those that are equally large."""
+        """Returns [output, input]: at which elements the outputs in `rows` jump. If no single one
+        shows it, all equally large elements count."""
         jumps = torch.zeros(len(rows), len(self._sizes), dtype=torch.bool)
         if not bool(rows.any()):
             return jumps
@@ -308,7 +307,7 @@ class NearbySlopes:
 
 
 def _span_of(points, floor):
-    """A point in the middle, and the orthogonal ways in which the others are from it."""
+    """Returns the points' mean, and the orthogonal directions in which they differ from it."""
     point = points.mean(0)
     _, sizes, ways = torch.linalg.svd(points - point, full_matrices=False)
     return point, ways[sizes > floor * len(points)**0.5]

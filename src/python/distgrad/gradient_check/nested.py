@@ -1,5 +1,5 @@
-"""Nested lists, tuples, dicts and dataclasses of anything: taken apart into leaves with paths, and
-put together again."""
+"""Takes nested lists, tuples, dicts and dataclasses apart into leaves with paths, and puts them
+together again."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import torch
 
 
 def leaves_of(value, path=()):
-    """[(path, leaf)] in order; a path is a tuple of keys. None is a leaf."""
+    """Returns [(path, leaf)] in order; a path is a tuple of keys. None is a leaf."""
     found = []
     for key, child in _children(value):
         found += leaves_of(child, path + (key,))
@@ -15,7 +15,7 @@ def leaves_of(value, path=()):
 
 
 def exchanged(value, replace, path=()):
-    """The same structure, each leaf exchanged for replace(path, leaf)."""
+    """Returns the same structure with each leaf exchanged for replace(path, leaf)."""
     if not _is_container(value):
         return replace(path, value)
     new = {key: exchanged(child, replace, path + (key,)) for key, child in _children(value)}
@@ -28,7 +28,7 @@ def exchanged(value, replace, path=()):
 
 
 def text_of(path, names=()):
-    """x, x[0], batch.mask; `names`: of the first key where that is a number."""
+    """Returns a path as x, x[0] or batch.mask; `names` are for a first key that is an index."""
     text = ""
     for place, key in enumerate(path):
         if place == 0:
@@ -64,7 +64,7 @@ def _children(value):
 def _like_dict(value, new):
     try:
         return type(value)(new)
-    except TypeError:  # a defaultdict, for one
+    except TypeError:  # A defaultdict, for example, cannot be made from a dict.
         copy = value.copy()
         copy.update(new)
         return copy

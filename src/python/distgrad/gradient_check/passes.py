@@ -1,4 +1,4 @@
-"""What is tried, in which order and dtypes, and with how many directions."""
+"""Decides what is tried, in which order and dtypes, and with how many directions."""
 
 from dataclasses import dataclass
 from itertools import product
@@ -14,40 +14,40 @@ from .judging import Judgement, list_of
 from .report import Finding, GradcheckReport
 from .subject import is_part
 
-# That rounding may do, relative to the largest; by bytes of an element
+# Rounding may move a gradient by so many eps of the largest, by the bytes of an element.
 _ULPS = {8: 4096, 4: 512, 2: 8}
-_MOST_ELEMENTS = 256  # of all ranks' inputs, and of their outputs, that are tried one by one
-_MOST_SECONDS = 30.0  # that this may take, by the first run's time
-_BY_TENSOR = 4  # random directions of each tensor, where a mistake is looked for
-_OF_ELEMENTS = ("precision", "other-backward")  # findings that a poor derivative makes
-_NARROW = 1e-12  # the eps of float64 is less, that of others more
-_ALIKE = 1e-6  # of a tensor's norm: so much copies may differ
+_MOST_ELEMENTS = 256  # At most so many inputs, and outputs, of all ranks are tried one by one.
+_MOST_SECONDS = 30.0  # The first run's time must promise that this takes no longer.
+_BY_TENSOR = 4  # Each tensor has so many random directions if a mistake must be found.
+_OF_ELEMENTS = ("precision", "other-backward")  # A poor derivative causes these findings.
+_NARROW = 1e-12  # The eps of float64 is less, that of other dtypes is more.
+_ALIKE = 1e-6  # Copies may differ by this part of a tensor's norm.
 _MOST_NAMED = 4  # elements
-_MOSTLY = 0.5  # of the gradients that were measured
-_BLIND = 0.2  # of the largest derivative: by so much differences must not be off
+_MOSTLY = 0.5  # If more than this part of the gradients is not judged, there is no verdict.
+_BLIND = 0.2  # Differences must not be off by more than this part of the largest derivative.
 
 
 class CannotCheck(Exception):
-    """There is nothing to check; the text says why."""
+    """Says why there is nothing to check."""
 
 
 class _IsRandom(Exception):
-    """The forward has no derivative to compare with."""
+    """Says that the forward is random, so that it has no derivative to compare with."""
 
 
 @dataclass
 class Options:
-    """basis: whether every element is tried, None: where there are few; directions: random ones
-    else. is_plain: only such cotangents as a step has, so that the group is left as it is.
-    detached: lines where what is detached is meant to be a constant; True: at all."""
+    """Holds a check's options. Without a basis of all elements (None: if they are few) there are
+    `directions` random ones. is_plain allows only cotangents of a training step, so that the group
+    stays usable. detached names lines of detached constants (True: everywhere)."""
 
     rtol: Optional[float] = None
     basis: Optional[bool] = None
     directions: int = 16
     float64: bool = True
     detached: "tuple | bool" = ()
-    objective: Optional[str] = None  # of conventions
-    copies: Optional[tuple] = None  # inputs that are copies of one tensor; None: those that seem so
+    objective: Optional[str] = None  # It is one of conventions.OBJECTIVES.
+    copies: Optional[tuple] = None  # These inputs are copies (None: those equal on all ranks).
     is_plain: bool = False
 
 
@@ -55,15 +55,15 @@ class Check:
     def __init__(self, session, options):
         self._session, self._options = session, options
         self.notes, self._shown = [], []
-        self._frozen_outputs = []  # of no graph on some rank, as the inputs were given
-        self._without_grad = {}  # output -> ranks on which it does not require grad, of some
-        # The derivative with what the function detaches as a constant, and {line: what it does}
+        self._frozen_outputs = []  # With the inputs as given, these have no graph on some rank.
+        self._without_grad = {}  # output -> ranks, not all, on which it does not require grad
+        # _held is the derivative with detached values as constants, _places {line: what it does}.
         self._held, self._places = None, {}
         self._races = []  # Findings on the forward
-        # Findings on the backward: once a call is waited for, no later pass has its race.
+        # Findings on the backward are kept: once a call is waited for, later passes have no race.
         self._backward_races = []
-        self._casts = []  # the dtypes that the function casts to, where casts are left out
-        self._is_blind = False  # whether casts could not be left out
+        self._casts = []  # If casts are left out, the function casts to these dtypes.
+        self._is_blind = False  # It is true if casts could not be left out.
 
     def run(self):
         started, _ = self._session.run("start")
@@ -106,8 +106,8 @@ class Check:
     # -- the first runs
 
     def _without_races(self, found):
-        """Returns what the first run gives; where it does not wait in time for asynchronous calls,
-        what it gives with them waited for. Notes whether that is something else."""
+        """Returns what the first run gives. If it does not wait in time for asynchronous calls, it
+        runs again with them waited for, and a difference is noted."""
         calls = "; ".join(self._session.unwaited())
         if not calls:
             return found
@@ -123,7 +123,8 @@ class Check:
         return again
 
     def _frozen_somewhere(self, by_rank):
-        """[(input, ranks on which it does not require grad)] of those that do on others."""
+        """Returns [(input, ranks on which it does not require grad)] for inputs that require grad
+        on other ranks."""
         moved = {i["name"] for inputs in self._inputs for i in inputs}
         names = [name for name in dict.fromkeys(n for on_rank in by_rank for n in on_rank)
                  if name in moved]
@@ -131,7 +132,7 @@ class Check:
                 for name in names]
 
     def _outputs_of(self, found):
-        """The outputs by rank, of what the first run in a dtype gave on each."""
+        """Returns the outputs by rank from what the first run in a dtype gave."""
         self._seconds = min(on_rank["seconds"] for on_rank in found)
         for name in dict.fromkeys(name for on_rank in found for name in on_rank["written"]):
             self._note(f"The function writes to its input {name}.")
@@ -141,7 +142,7 @@ class Check:
         return [on_rank["outputs"] for on_rank in found]
 
     def _first_in_float64(self):
-        """The outputs in float64; None where the function does not take it."""
+        """Returns the outputs in float64, or None if the function does not take float64."""
         results, failures = self._session.run("use", torch.float64, tolerate=0)
         if not failures:
             return self._outputs_of([result.values[0] for result in results])
@@ -153,8 +154,8 @@ class Check:
         return None
 
     def _judged(self, by_rank):
-        """By rank the outputs that are judged, as Tensors: those that require grad somewhere, or
-        all where none does."""
+        """Returns the judged outputs by rank, as Tensors: those that require grad on some rank, or
+        all if none does."""
         self._first_outputs = by_rank
         names = list(dict.fromkeys(o["name"] for outputs in by_rank for o in outputs))
         judged = {o["name"] for outputs in by_rank for o in outputs if o["requires_grad"]
@@ -178,7 +179,7 @@ class Check:
                 for outputs in by_rank]
 
     def _dtypes_of(self, by_rank):
-        """Of the outputs that are judged, where these are what the ranks returned."""
+        """Returns the dtypes of the judged outputs, given what the ranks returned."""
         judged = {t.name for outputs in self._outputs for t in outputs}
         return [o["dtype"] for outputs in by_rank for o in outputs if o["name"] in judged]
 
@@ -192,7 +193,7 @@ class Check:
             self._note(f"The ranks return different structures: {'; '.join(structures)}.")
 
     def _agreed(self):
-        """The Convention, where the caller asks for one."""
+        """Returns the Convention that the caller asks for, or None."""
         options = self._options
         if options.objective is None and options.copies is None:
             return None
@@ -219,7 +220,7 @@ class Check:
         return known - set(self._alike())
 
     def _alike(self):
-        """Names of outputs that are equal on all ranks."""
+        """Returns the names of outputs that are equal on all ranks."""
         digests = [{o["name"]: o["digest"] for o in on_rank} for on_rank in self._first_outputs]
         return [name for name in digests[0] if _are_alike([d.get(name) for d in digests])]
 
@@ -232,7 +233,7 @@ class Check:
                                   for i in on_rank)
         if not is_wide or self._session.broken_by or not any(j.findings for j in judgements):
             return judgements
-        # Differences of what is cast to a narrower dtype are steps, and no derivative.
+        # A value that is cast to a narrower dtype changes in steps: differences fail there.
         if has_wide:
             self._session.run("use", torch.float64)
         dtypes, places, is_possible = self._session.casts_left_out()
@@ -255,7 +256,7 @@ class Check:
         return self._judgements(has_wide)
 
     def _judgements(self, has_wide):
-        # A direction of all ranks' tensors together does not tell what is whose.
+        # A direction of all ranks' tensors together does not tell which rank a gradient is from.
         large = "blocks" if self._convention else "whole"
         kind = "elements" if self._is_small() else large
         judgements, derivative = [], None
@@ -285,8 +286,8 @@ class Check:
             i["values"] is not None for on_rank in self._inputs for i in on_rank)
 
     def _pass(self, kind, dtype, derivative, is_first=True):
-        """(Judgement, Derivative) in one dtype; the derivative is that of the wider one where there
-        is one."""
+        """Returns (Judgement, Derivative) in one dtype; the derivative is a wider dtype's if one is
+        given."""
         inputs, outputs, sizes = self._coordinates(kind)
         self._session.use_coordinates(inputs, outputs)
         dtypes = [i["dtype"] for on_rank in self._inputs for i in on_rank
@@ -326,8 +327,8 @@ class Check:
         rounding = max(torch.finfo(d).eps for d in used)
         is_narrow = rounding > _NARROW and self._options.rtol is None
         if judgement.findings and is_narrow and not self._session.broken_by:
-            # What is badly conditioned rounds by more than any fixed tolerance: is it off by more
-            # than roundings move it?
+            # A badly conditioned gradient is off by more than any fixed tolerance, so it is held to
+            # what roundings move it by.
             scatter = measurement.scatter(measured, rounding)
             judgement = judge(scatter)
             share = _share(scatter, measured.matrix)
@@ -345,7 +346,7 @@ class Check:
     # -- what is detached
 
     def _derivative(self, forwards):
-        """With what is detached where the caller says so as a constant."""
+        """Measures the derivative, with declared detached values as constants."""
         declared = self._options.detached
         if not declared:
             return forwards.run()
@@ -370,8 +371,8 @@ class Check:
             self._places = self._session.those_that_matter(places)
 
     def _by_both(self, whole, judge):
-        """The Judgement of what is wrong whether what is detached is a constant or not. What is
-        right if it is one becomes a dispute."""
+        """Returns the Judgement of what is wrong whether detached values are constants or not. What
+        is right only if they are constants becomes a dispute."""
         held = judge(of=self._held, accused=whole.wrong)
         whole = judge(derivative_name="D", accused=None)
         disputes = whole.disputed_by(held)
@@ -389,7 +390,7 @@ class Check:
         return held
 
     def _measured(self, used, is_first):
-        """(Measurement, Backward, rtol), held to the roundings of these dtypes."""
+        """Returns (Measurement, Backward, rtol), rtol being for the roundings of these dtypes."""
         rtol = self._options.rtol
         if rtol is None:
             rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
@@ -402,8 +403,8 @@ class Check:
         return measurement, measurement.run(is_first and not self._options.is_plain), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
-        """The dtypes whose roundings the backward may have: the inputs', what the forward computes
-        in, and the outputs', as the cotangents are in these."""
+        """Returns the dtypes whose roundings the backward may have: the inputs', those that the
+        forward computes in, and the outputs', which the cotangents have as well."""
         inside = [d for d in (torch.bfloat16, torch.float16, torch.float32)
                   if derivative.noise > torch.finfo(d).eps / 256][:1]
         widest = max((torch.finfo(d).eps for d in dtypes))
@@ -414,8 +415,8 @@ class Check:
         return [*dtypes, *inside, *returned, *self._casts]
 
     def _as_given(self, roundings):
-        """Of dtypes that the backward rounds to, those that are no narrower than the inputs as the
-        caller has them: nothing that there was is lost by them."""
+        """Returns those dtypes of the backward's roundings that are no narrower than the caller's
+        inputs, as such roundings lose no digits that there were."""
         given = max(torch.finfo(i["dtype"]).eps for on_rank in self._inputs for i in on_rank)
         found = [d for d in roundings if torch.finfo(d).eps <= given]
         if not found or self._options.rtol is not None:
@@ -437,8 +438,8 @@ class Check:
         return inputs, outputs, self._sizes(kind, inputs)
 
     def _sizes(self, kind, inputs):
-        """By input coordinate: the element's size; the tensor's where that is larger; 1 where all
-        is 0. Powers of two, so that elements move by what they are to move by."""
+        """Returns each input coordinate's size: the larger of the element's and its tensor's, or 1
+        if both are 0. Sizes are powers of two, so that moves are not rounded."""
         if kind != "elements":
             return torch.ones(inputs.size, dtype=torch.float64)
         sizes = [i["values"].abs().clamp_min(i["size"]) for on_rank in self._inputs
@@ -448,8 +449,8 @@ class Check:
                            torch.ones_like(flat)).log2().ceil().exp2()
 
     def _ties(self, inputs):
-        """Of elements that are equally large; a reduction of them may change from one to the
-        other."""
+        """Returns Ties of elements that are equally large: a max, for example, may change from one
+        to the other."""
         alike, values = {}, self._values()
         names = list(dict.fromkeys(name for _, name in inputs.ranges))
         most = max((len(t.shape) for tensors in inputs.tensors for t in tensors), default=0)
@@ -474,7 +475,7 @@ class Check:
     # -- what is reported
 
     def _without_backward(self, oddity):
-        """Of a backward that never gave a gradient."""
+        """Returns the report on a backward that never gave a gradient."""
         without = {name: sorted(ranks) for name, ranks in self._without_grad.items()}
         text = oddity.text
         for name, ranks in without.items():
@@ -532,7 +533,7 @@ class Check:
         return report
 
     def _add_open(self, report, derivative, gradient):
-        """What could not be judged."""
+        """Adds notes on what could not be judged, and takes back the verdict if that is much."""
         kinks, jumps = int(derivative.kinks().sum()), _mask(derivative.jumps, derivative.open)
         hidden = _mask(derivative.hidden, derivative.open)
         unknown = float((derivative.open & ~jumps & ~hidden).double().mean())
@@ -554,7 +555,7 @@ class Check:
         is_open = self._is_blind or bool((jumps | hidden).any())
         if report.verdict in ("right", "disputed") and is_open:
             report.verdict, report.formulas = "undecided", {}
-        # Where most of the gradient is not judged the rest tells nothing of it.
+        # If most of the gradient is not judged, the rest says nothing about it.
         weight = torch.where(derivative.open & ~jumps & ~hidden, gradient.T.abs(), 0.0)
         unseen = float(weight.sum()) > _MOSTLY * float(gradient.abs().sum())
         if report.verdict in ("right", "disputed") and (unknown == 1 or unseen
@@ -565,7 +566,7 @@ class Check:
                        " derivative is not known well enough to judge.")
 
     def _moving(self, columns):
-        """Of these coordinates the elements, and on which ranks."""
+        """Returns text that names the elements of these coordinates, and their ranks."""
         if self._session.inputs.kind != "elements":
             return ""
         ranks_of = {}
@@ -591,7 +592,7 @@ class Check:
 
 
 def _are_alike(digests):
-    """Whether these numbers of tensors are those of equal ones, but for rounding."""
+    """Returns whether these digests are of equal tensors, but for rounding."""
     if None in digests or len({shape for shape, *_ in digests}) != 1:
         return False
     first = digests[0][1]
@@ -600,7 +601,7 @@ def _are_alike(digests):
 
 
 def _newly_attached(before, after):
-    """Names of outputs that require grad on more ranks than before."""
+    """Returns the names of outputs that require grad on more ranks than before."""
     names = [{o["name"] for o in now["outputs"] if o["requires_grad"]}
              - {o["name"] for o in then["outputs"] if o["requires_grad"]}
              for then, now in zip(before, after)]
@@ -608,7 +609,7 @@ def _newly_attached(before, after):
 
 
 def _told(disputes, legends):
-    """With what stands in their formulas: derivatives of two functions."""
+    """Completes disputes' legends, as their formulas have derivatives of two functions."""
     for d in disputes:
         held = [f"{text}, with what is detached as a constant" for text in legends
                 if any("J_" in line for line in d.measured) and text.startswith("J_")]
@@ -640,13 +641,13 @@ def _share(part, whole):
 
 
 def _spans(coordinates):
-    """Of each tensor; in "whole" they are one."""
+    """Returns each tensor's slice of coordinates; in "whole" all tensors share one."""
     return [slice(*ends)
             for ends in dict.fromkeys((s.start, s.stop) for s in coordinates.ranges.values())]
 
 
 def _of_ranks(inputs):
-    """By rank its coordinates; in "whole" they are all."""
+    """Returns each rank's coordinates; in "whole" each rank has all."""
     found = {}
     for (rank, _), span in inputs.ranges.items():
         found.setdefault(rank, []).append(torch.arange(inputs.size)[span])
@@ -654,7 +655,7 @@ def _of_ranks(inputs):
 
 
 def _same_elements(coordinates):
-    """Lists of coordinates: the same element of a tensor that several ranks have in one size."""
+    """Returns lists of coordinates of one element of a tensor that several ranks have alike."""
     if coordinates.kind != "elements":
         return []
     alike = {}

@@ -1,12 +1,12 @@
-"""Values inside a function that are equal, or at a kink, moved apart: what its operators take is
-moved a little, each element by another number."""
+"""Moves values inside a function apart that are equal or at a kink: each element of its operators'
+operands is moved a little, by a number of its own."""
 
 import torch
 from torch.utils._pytree import tree_map
 
 from ..ranks.rounding import EXACT, Shaking, has_values, without_dynamo
 
-# Exact, but no mere copies
+# These are exact too, but they compute: unlike copies, they may have kinks at their operands.
 _COMPUTES = frozenset(
     """
     abs amax amin clamp clamp_max clamp_min max maximum min minimum neg relu sign sort topk
@@ -15,11 +15,10 @@ _COMPUTES = frozenset(
 
 
 class Perturbation(Shaking):
-    """Around calls of the function. The first, at its inputs, tells how large all is, and those
-    until settle() how large that becomes which is 0 there; from then on the same numbers are added
-    each time, so that slopes are those of one function. turn: by it each element, and each rank's,
-    comes first and last in one or the other; in the first two they stay in their order, or the
-    reverse, as where torch picks one of them."""
+    """Perturbs values inside the function during its calls. The first call, at the inputs, measures
+    sizes, and those before settle() measure nearby sizes. All later calls add the same numbers, so
+    that slopes are those of one function. In turns 0 and 1 elements keep their order or reverse it,
+    as torch breaks ties by order; later turns rotate it, so that each comes first in some turn."""
 
     _still = EXACT - _COMPUTES
 
@@ -27,7 +26,7 @@ class Perturbation(Shaking):
         super().__init__(turn)
         self._share, self._turn = share, turn
         self._of_rank = (rank + turn) % ranks / ranks
-        # By number of the operand: its shape and size, what is added, and which of the calls it is
+        # Operands are counted within a call. Each has (shape, size here, size nearby) in _sizes.
         self._sizes, self._added, self._next, self._call = [], None, 0, -1
 
     def __enter__(self):
@@ -35,7 +34,8 @@ class Perturbation(Shaking):
         return super().__enter__()
 
     def settle(self, nearer):
-        """nearer: by how much less the calls moved the inputs than values inside are moved."""
+        """Fixes the numbers that are added. A value that is 0 at the inputs counts as its nearby
+        size times `nearer`, as values inside are moved so many times further than inputs were."""
         self._added = [self._numbers(*x, nearer) for x in self._sizes]
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -56,7 +56,7 @@ class Perturbation(Shaking):
         return x + self._added[at].to(x) if fits else x
 
     def _look(self, at, x):
-        """What is 0 at the inputs is small as it grows: a square next to 1e-6, say."""
+        """Notes an operand's size at the inputs, and nearby: a square of 0 stays tiny there."""
         size = float(x.detach().abs().nan_to_num(posinf=0).max())
         if self._call == 0:
             self._sizes.append((x.shape, size, 0.0))
@@ -65,7 +65,8 @@ class Perturbation(Shaking):
             self._sizes[at] = shape, here, max(beside, size)
 
     def _numbers(self, shape, size, beside, nearer):
-        """Evenly apart; of each operator in another direction and size, as kinks may coincide."""
+        """Returns evenly spaced numbers, with a sign and scale for each operand, as kinks may
+        coincide."""
         sign = (1, -1)[self._turn] if self._turn < 2 else 1 - 2 * float(
             torch.randint(0, 2, (), generator=self._generator))
         part = 0.25 + 0.75 * float(torch.rand((), generator=self._generator))

@@ -1,8 +1,8 @@
-"""What is wrong with a measured backward: a table of pure functions on it and the right one.
+"""Names what is wrong with a measured backward, by a table of pure functions.
 
-Each takes a Pair and gives a Mistake, or None where it does not hold. Several may hold of one pair:
-they then say the same thing, and the first in the table is reported, being the most specific. What
-is in no row is `other-backward`.
+Each function takes a Pair and returns a Mistake, or None if it does not apply. If several apply,
+the first in the table is reported, as it is the most specific. If none applies, the mistake is
+`other-backward`.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from .formulas import number
 
 @dataclass(frozen=True)
 class Mistake:
-    """text: what the backward does, in one sentence that stands alone. ranks: whose gradients are
-    wrong by it. dtype: whose roundings these are, of `precision`."""
+    """Says in one sentence, text, what the backward does, and on which ranks gradients are wrong.
+    dtype is set if the mistake is `precision`: the roundings are this dtype's."""
 
     name: str
     text: str
@@ -31,15 +31,15 @@ NOT_ZERO = "there is a gradient where the right one is zero"
 
 
 def mistake_in(pair):
-    """The first that holds; other-backward where none does."""
+    """Returns the first Mistake that applies, else other-backward."""
     found = next((mistake for holds in TABLE if (mistake := holds(pair))), None)
     is_to_be_zero = all(pair.right_is_zero(r, k) for r, k in pair.wrong())
     return found or Mistake("other-backward", NOT_ZERO if is_to_be_zero else ANOTHER_MAP,
                             _wrong_rows(pair))
 
 
-# By how much roundings on the way may be off, relative to what is rounded: a few eps, but not those
-# of the next dtype.
+# Roundings on the way may be off by a few eps, relative to what is rounded, but by less than an
+# eps of the next dtype.
 NARROWER = {dtype: few * torch.finfo(dtype).eps
             for dtype, few in ((torch.float32, 4), (torch.float16, 1), (torch.bfloat16, 4))}
 
@@ -52,8 +52,8 @@ def roundings_of(dtype):
 
 
 def exchanged_on(pair, other):
-    """The ranks on which this output's cotangents were taken for the other's, of the same input, as
-    where these ranks enter the collectives in another order; None where that is not so."""
+    """Returns the ranks on which this output's cotangents were taken for those of `other`, a pair
+    of the same input, as if these ranks entered the collectives in another order; else None."""
     if pair.ranks < 2 or _same_shapes(pair, True) != _same_shapes(other, True):
         return None
     apart = [k for k in range(pair.ranks) if not pair.is_right(0, k)]
@@ -68,7 +68,7 @@ def exchanged_on(pair, other):
 
 
 def no_gradient(pair) -> Optional[Mistake]:
-    """Zero on some ranks where the right one is not, and right on the others."""
+    """Applies if the gradient is zero on all wrong ranks."""
     ranks = _wrong_rows(pair)
     if not ranks or not all(pair.is_zero(r, k) for r in ranks for k in range(pair.ranks)):
         return None
@@ -78,8 +78,8 @@ def no_gradient(pair) -> Optional[Mistake]:
 
 
 def identity_backward(pair) -> Optional[Mistake]:
-    """Each rank's own cotangent as it is, or what it alone makes of an output that is the same on
-    all ranks."""
+    """Applies if each rank has its own cotangent unchanged, or what that cotangent alone gives
+    through an output that is the same on all ranks."""
     if not _drops_others(pair):
         return None
     if all(pair.identity[r][r] is not None and pair.equals(r, r, pair.identity[r][r])
@@ -95,7 +95,8 @@ def identity_backward(pair) -> Optional[Mistake]:
 
 
 def identity_then_summed(pair) -> Optional[Mistake]:
-    """What that gives on each rank, summed: Megatron's layers, into which a copy goes."""
+    """Applies if what identity_backward() describes is then summed over the ranks, as by Megatron's
+    layers, which take a copy of their input."""
     n = pair.ranks
     if n < 2 or not _outputs_alike(pair) or _has_others_elements(pair):
         return None
@@ -107,7 +108,7 @@ def identity_then_summed(pair) -> Optional[Mistake]:
 
 
 def own_slice(pair) -> Optional[Mistake]:
-    """What each rank's own loss saw of what it gave."""
+    """Applies if each rank has only its own loss's gradient for its slice."""
     if _is_own_part(pair) and _outputs_alike(pair) and _has_others_elements(pair):
         return _mistake("own-slice", pair,
                         "each rank got only what its own loss saw of the part that it gave: the"
@@ -116,8 +117,8 @@ def own_slice(pair) -> Optional[Mistake]:
 
 
 def wrong_group(pair) -> Optional[Mistake]:
-    """The ranks fall into several groups, each of which is right for itself; or should, and fall
-    into others."""
+    """Applies if cotangents are right within several groups of ranks that should be one, or are
+    reduced over other groups than the right ones."""
     right = _groups([[not pair.right_is_zero(r, k) for k in range(pair.ranks)]
                      for r in range(pair.ranks)])
     if right and 1 < len(right) < pair.ranks:
@@ -133,7 +134,7 @@ def wrong_group(pair) -> Optional[Mistake]:
 
 
 def _other_groups(pair, right):
-    """Where the cotangents of other ranks than those of the group came in its place."""
+    """Applies if cotangents came from other groups of ranks than the right ones."""
     parts = _groups([[not pair.is_zero(r, k) for k in range(pair.ranks)]
                      for r in range(pair.ranks)])
     if not parts or len(parts) == pair.ranks or parts == right:
@@ -153,8 +154,8 @@ def _other_groups(pair, right):
 
 
 def _groups(is_in):
-    """Of rows that say which ranks are in a rank's group: the groups, where they are disjoint and
-    each rank is in its own; else None."""
+    """Returns the groups, given for each rank a row that says which ranks are in its group, or None
+    if groups overlap or a rank is not in its own."""
     members = [tuple(k for k, held in enumerate(row) if held) for row in is_in]
     parts = sorted(set(members))
     disjoint = sum(map(len, parts)) == len(members)
@@ -166,7 +167,7 @@ def _sets(parts):
 
 
 def missing_reduction(pair) -> Optional[Mistake]:
-    """What arrives is right, and some that should is absent."""
+    """Applies if all that arrives is right, but some of what should arrive is absent."""
     grid = pair.coefficients()
     if grid is None:
         return None
@@ -190,7 +191,7 @@ def missing_reduction(pair) -> Optional[Mistake]:
 
 
 def forgotten_op(pair) -> Optional[Mistake]:
-    """The backward of a sum, for something else."""
+    """Applies if the backward is that of a sum, and the forward is no sum."""
     if pair.ranks < 2 or not _is_of_a_sum(pair):
         return None
     return _mistake("forgotten-op", pair,
@@ -199,18 +200,18 @@ def forgotten_op(pair) -> Optional[Mistake]:
 
 def _is_of_a_sum(pair):
     if _one_factor(pair) == pair.ranks and _is_each_once(pair):
-        return True  # of an average, of which every rank may have a part
+        return True  # The forward is an average, of which every rank may have a part.
     if any(pair.identity[r][k] is None or not pair.equals(r, k, pair.identity[r][k])
            for r, k in pair.pairs()):
         return False
-    # Times any other number it is no average's either.
+    # If the gradient is another multiple of the right one, the forward is no average either.
     return (_one_factor(pair) in (None, pair.ranks)
             and not any(pair.right_is_zero(r, k) for r, k in pair.pairs()))
 
 
 def _is_each_once(pair):
-    """Whether of elements that go to other ranks, too, each cotangent is passed on as it is or not
-    at all."""
+    """Returns whether elements go to other ranks, too, and the backward passes each cotangent on
+    unchanged or not at all."""
     return not pair.is_local() and pair.by_element and all(
         _are_zeros_and_ones(pair.measured[r][k], pair.room[r][k]) for r, k in pair.pairs())
 
@@ -220,7 +221,7 @@ def _are_zeros_and_ones(block, room):
 
 
 def summed_twice(pair) -> Optional[Mistake]:
-    """N times the right one, where all ranks' gradients are alike."""
+    """Applies if gradients are N times the right ones because they were summed once more."""
     if pair.ranks < 2 or _one_factor(pair) != pair.ranks or not _is_summed_once_more(pair):
         return None
     return _mistake("double-reduction", pair,
@@ -230,7 +231,7 @@ def summed_twice(pair) -> Optional[Mistake]:
 
 
 def scaled(pair) -> Optional[Mistake]:
-    """One number times the right one, on all ranks or on some."""
+    """Applies if all wrong ranks' gradients are one number times the right ones."""
     ranks = _wrong_rows(pair)
     c = _one_factor(pair, ranks)
     if c is None or c == 0:
@@ -241,7 +242,7 @@ def scaled(pair) -> Optional[Mistake]:
 
 
 def scaled_by_rank(pair) -> Optional[Mistake]:
-    """The right one times a number of each rank's own, or of each cotangent's."""
+    """Applies if each rank's gradient, or each rank's cotangent, has a factor of its own."""
     if pair.ranks < 2:
         return None
     rows = [_row_factor(pair, r) for r in range(pair.ranks)]
@@ -256,8 +257,8 @@ def scaled_by_rank(pair) -> Optional[Mistake]:
 
 
 def _row_factor(pair, r):
-    """Returns the number that this rank's gradient is of the right one: 1 where both are zero, None
-    where there is no such number."""
+    """Returns the factor between this rank's gradient and the right one, 1 if both are zero, or
+    None if there is no such factor."""
     blocks = [(r, k) for k in range(pair.ranks)]
     if any(not pair.right_is_zero(*block) for block in blocks):
         return _one_factor(pair, [r])
@@ -265,8 +266,8 @@ def _row_factor(pair, r):
 
 
 def _column_factor(pair, k):
-    """The number that all blocks of this rank's cotangents are of the right ones; 1 where there are
-    none, None where there is no such number."""
+    """Returns the factor between all blocks of this rank's cotangents and the right ones, 1 if the
+    right ones are zero, or None if there is no such factor."""
     rows = [r for r in range(pair.ranks) if not pair.right_is_zero(r, k)]
     if any(not pair.is_zero(r, k) for r in range(pair.ranks) if r not in rows):
         return None
@@ -284,8 +285,8 @@ def _by_rank(factors):
 
 
 def double_reduction(pair) -> Optional[Mistake]:
-    """What a reduction too many gives, before or after the right backward; or some cotangents
-    counted twice."""
+    """Applies if there is one reduction too many, before or after the right backward, or if some
+    cotangents are counted twice."""
     if pair.ranks < 2:
         return None
     n = range(pair.ranks)
@@ -306,16 +307,16 @@ def double_reduction(pair) -> Optional[Mistake]:
 
 
 def wrong_slice(pair) -> Optional[Mistake]:
-    """The right blocks, or elements of theirs, in other places."""
+    """Applies if the right blocks, or elements of them, are in other places."""
     found = _other_ranks_blocks(pair) or _other_elements(pair) or _others_elements(pair)
     return found and _mistake("wrong-slice", pair, found)
 
 
 def zero_input(pair) -> Optional[Mistake]:
-    """Wrong where an operand is 0, and nowhere else."""
+    """Applies if the gradient is wrong where an operand is 0, and nowhere else."""
     if pair.zero_rows is None or not any(bool(rows.any()) for rows in pair.zero_rows):
         return None
-    # Where all is 0 no element tells that it is the zeros.
+    # If the right gradient is 0 wherever the input is not, zeros need not be the cause.
     if not any(bool((pair.right[r][k].abs() > pair.room[r][k])[~pair.zero_rows[r]].any())
                for r, k in pair.pairs()):
         return None
@@ -330,9 +331,9 @@ def zero_input(pair) -> Optional[Mistake]:
 
 
 def precision(pair) -> Optional[Mistake]:
-    """Right within the roundings of a narrower dtype. Of a direction a mistake in one element of
-    many is no more than that, and of an element one of a few thousandths is none of half precision
-    unless the numbers are."""
+    """Applies if the gradient is right within the roundings of a narrower dtype. Along random
+    directions a mistake in one of many elements would look the same, so these do not count. A
+    half-precision error counts only if the gradient's numbers are of that dtype."""
     for dtype, share in NARROWER.items() if pair.by_element else ():
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
@@ -345,7 +346,7 @@ def _are_of(dtype, blocks):
     return all(bool((m.to(dtype).to(m.dtype) == m).all()) for row in blocks for m in row)
 
 
-# Most specific first. A pair that is right is in none of them; mistake_in() is not asked then.
+# The most specific ones are first. mistake_in() is called only with pairs that are wrong.
 TABLE = (
     no_gradient,
     zero_input,
@@ -372,9 +373,9 @@ COPIED = ", copied"
 
 
 def objectives(pair, is_alike=True):
-    """For which objectives the measured backward is the right one: those above, and each with the
-    input as one tensor of which every rank holds a copy ("sum, copied"). is_alike: whether the
-    output is the same on all ranks; else there is no one loss of it."""
+    """Returns the objectives for which the measured backward is right: those above, and each with
+    the input as one tensor of which every rank holds a copy ("sum, copied"). is_alike says that the
+    output is the same on all ranks; otherwise it has no replicated loss."""
     if all(pair.is_zero(r, k) and pair.right_is_zero(r, k) for r, k in pair.pairs()):
         return {loss + copied for loss in OBJECTIVES for copied in ("", COPIED)}
     found = set() if pair.wrong() else {"sum"}
@@ -392,19 +393,19 @@ def objectives(pair, is_alike=True):
         for loss, divisor in (("sum", 1), ("mean", pair.ranks)):
             if _is_summed_once_more(pair, divisor):
                 found.add(loss + COPIED)
-    if not is_alike and "sum" in found:  # of copies the outputs may be alike
+    if not is_alike and "sum" in found:  # This does not hold for copies: outputs may be alike.
         found.add("replicated")
     return found
 
 
 def _add_up_to(pair, rights):
-    """Whether of equal cotangents each rank's gradient is this."""
+    """Returns whether each rank's gradient is this if all cotangents are equal."""
     return all(bool(((sum(measured) - right).abs() <= sum(room)).all())
                for measured, right, room in zip(pair.measured, rights, pair.room))
 
 
 def _same_shapes(pair, by_column):
-    """Whether all ranks have the output (or the input) in one size, and not none."""
+    """Returns whether all ranks have the output (or the input) in one size, other than 0."""
     sizes = {pair.right[r][k].shape[1 if by_column else 0] for r, k in pair.pairs()}
     return len(sizes) == 1 and 0 not in sizes
 
@@ -421,7 +422,7 @@ def _wrong_rows(pair):
 
 
 def on_ranks(ranks, count):
-    """ "on every rank", "on rank 1"; count: how many ranks there are."""
+    """Returns "on every rank" or "on rank 1", say, given how many ranks there are."""
     return "on every rank" if len(ranks) == count else f"on {ranks_text(ranks)}"
 
 
@@ -430,7 +431,7 @@ def _on(ranks, pair):
 
 
 def _drops_others(pair):
-    """Whether no rank has anything of another's cotangent though some should."""
+    """Returns whether no rank has anything of another's cotangent though some should."""
     apart = [(r, k) for r, k in pair.pairs() if r != k]
     return all(pair.is_zero(r, k) for r, k in apart) and any(not pair.right_is_zero(r, k)
                                                              for r, k in apart)
@@ -442,14 +443,14 @@ def _is_own_part(pair):
 
 
 def _outputs_alike(pair):
-    """Whether each input goes into all ranks' outputs alike."""
+    """Returns whether each input goes into all ranks' outputs alike."""
     return all(pair.right[r][k].shape == pair.right[r][r].shape and bool(
         ((pair.right[r][k] - pair.right[r][r]).abs() <= pair.room[r][k] + pair.room[r][r]).all())
                for r, k in pair.pairs())
 
 
 def _has_others_elements(pair):
-    """Whether the outputs have elements that only other ranks' inputs go to."""
+    """Returns whether outputs have elements that depend only on other ranks' inputs."""
     n = range(pair.ranks)
     reached = [[(pair.right[r][k].abs() > pair.room[r][k]).any(0) for k in n] for r in n]
     return any(bool((~reached[k][k] & reached[r][k]).any()) and bool(reached[k][k].any())
@@ -461,8 +462,8 @@ def _rest_is_right(pair, needed):
 
 
 def _one_factor(pair, ranks=None):
-    """The number that all blocks of these ranks (all) are of the right ones; None where there is
-    none."""
+    """Returns the factor between all blocks of these ranks (None: all ranks) and the right ones, or
+    None if there is no such factor."""
     found = set()
     for r in range(pair.ranks) if ranks is None else ranks:
         for k in range(pair.ranks):
@@ -479,14 +480,14 @@ def _one_factor(pair, ranks=None):
 
 
 def _is_times(pair, ranks, c):
-    """Whether all blocks of these ranks are c times the right ones."""
+    """Returns whether all blocks of these ranks are c times the right ones."""
     return all(pair.equals(r, k, float(c) * pair.right[r][k], (1 + abs(float(c))) * pair.room[r][k])
                for r in (range(pair.ranks) if ranks is None else ranks) for k in range(pair.ranks))
 
 
 def _meaning(c, pair):
-    """Says what a factor comes from. A reduction is only spoken of where the right gradient has
-    other ranks' cotangents, and an average where it is their plain sum."""
+    """Says what a factor comes from: a reduction only if the right gradient has other ranks'
+    cotangents, and an average only if it is their plain sum."""
     n = pair.ranks
     if n == 1 or c not in (n, Fraction(1, n)):
         return ": its sign is turned" if c == -1 else ""
@@ -502,7 +503,7 @@ def _meaning(c, pair):
 
 
 def _is_passed_on(pair, r, k):
-    """Returns whether the right block takes each cotangent as it is, or not at all."""
+    """Returns whether the right block takes each cotangent unchanged or not at all."""
     right, room, identity = pair.right[r][k], pair.room[r][k], pair.identity[r][k]
     if identity is not None and bool(((right - identity).abs() <= room).all()):
         return True
@@ -510,7 +511,7 @@ def _is_passed_on(pair, r, k):
 
 
 def _is_summed_once_more(pair, divisor=1):
-    """Whether every rank has what is right for all ranks, summed (and divided)."""
+    """Returns whether every rank has the sum of all ranks' right gradients, divided by this."""
     return _all_are(pair,
                     lambda r, k: _sum([row[k] / divisor for row in pair.right], pair.right[r][k]))
 
@@ -536,11 +537,11 @@ def _whose_twice(grid, pair):
 
 
 def _other_ranks_blocks(pair):
-    """What the backward does, where each block is the right one of other ranks."""
+    """Returns text on what the backward does if its blocks are the right ones of other ranks."""
     n = pair.ranks
     moved = False
     if _held(n, pair.is_zero) != _held(n, pair.right_is_zero):
-        return None  # not in other places: more of them, or fewer
+        return None  # There are more blocks or fewer, so they did not just change places.
     for r, k in pair.pairs():
         if pair.is_zero(r, k) and pair.right_is_zero(r, k):
             continue
@@ -556,7 +557,7 @@ def _other_ranks_blocks(pair):
 
 
 def _are_slices(pair):
-    """Returns whether the right backward gives parts of the cotangents on as they are."""
+    """Returns whether the right backward passes parts of the cotangents on unchanged."""
     return all(_are_zeros_and_ones(pair.right[r][k], pair.room[r][k]) for r, k in pair.pairs())
 
 
@@ -567,12 +568,12 @@ def _are_rows_moved(pair):
 
 
 def _held(n, is_zero):
-    """How many blocks that are not zero the ranks have, without regard to which rank has them."""
+    """Returns how many blocks that are not zero each rank has, sorted."""
     return sorted(sum(not is_zero(r, k) for k in range(n)) for r in range(n))
 
 
 def _other_elements(pair):
-    """Likewise, where each rank's gradient has the right elements in another order."""
+    """Returns text if each rank's gradient has the right elements in another order."""
     if not pair.by_element:
         return None
     orders = {}
@@ -596,7 +597,7 @@ def _other_elements(pair):
 
 
 def _others_elements(pair):
-    """Likewise, where ranks have elements that belong to other ranks, as of uneven slices that are
+    """Returns text if ranks have elements that belong to other ranks, as when uneven slices are
     read as even ones."""
     if not pair.by_element or pair.ranks < 2 or not _same_columns(pair):
         return None
@@ -612,7 +613,7 @@ def _others_elements(pair):
                 continue
             fits = (((row - right).abs() <= room[own]).all(1) & known).nonzero().flatten()
             if len(fits) != 1:
-                return None  # nobody's, or not told from another's
+                return None  # The element is no rank's, or not distinct from another one.
             moved.setdefault(r, (i, owners[int(fits[0])]))
     if not any(owner != r for r, (_, (owner, _)) in moved.items()):
         return None
@@ -627,7 +628,7 @@ def _same_columns(pair):
 
 
 def _order_of(measured, right, room):
-    """Which row of the right one each measured row is; None where they are no permutation."""
+    """Returns which right row each measured row is, or None if they are no permutation."""
     order = []
     for i, row in enumerate(measured):
         ways = [i, *(j for j in range(len(right)) if j != i)]
@@ -640,8 +641,8 @@ def _order_of(measured, right, room):
 
 
 def _read_transposed(shape):
-    """The orders in which a contiguous tensor's elements come where a transposed one is taken for
-    it, or the reverse."""
+    """Returns the orders of elements if a transposed tensor is read as a contiguous one, or the
+    reverse."""
     if len(shape) != 2:
         return []
     numbers = torch.arange(int(torch.Size(shape).numel())).reshape(shape)

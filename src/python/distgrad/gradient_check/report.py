@@ -1,4 +1,4 @@
-"""What gradcheck found, as data and as text. Needs no torch."""
+"""Holds what gradcheck found, as data and as text. This module needs no torch."""
 
 import textwrap
 from dataclasses import asdict, dataclass, field
@@ -11,9 +11,9 @@ _WIDTH = 100
 
 @dataclass
 class Finding:
-    """One mistake. measured, right: formulas, a line each (empty where there is none);
-    coefficients: [to rank][from rank] relative to the right backward, as text ("1", "1/4"), None
-    where one number for each pair of ranks does not do."""
+    """Describes one mistake. measured and right are formulas, a line each, and may be empty.
+    coefficients[to rank][from rank] is relative to the right backward, as text ("1", "1/4"); it is
+    None if one number for each pair of ranks is not enough."""
 
     name: str
     text: str
@@ -31,10 +31,9 @@ class Finding:
 
 @dataclass
 class Dispute:
-    """What is right if what the function detaches is a constant, and as the derivative of the whole
-    function the mistake `name`. measured: the formula, which is the right one with constants;
-    right: that of the whole function; is_constant: whether nothing of these inputs is to arrive
-    then."""
+    """Describes a gradient that is right if what the function detaches is a constant, and is the
+    mistake `name` if not. measured is the formula that is right with constants, and right that of
+    the whole function. is_constant is true if the gradient of these inputs should then be 0."""
 
     name: str
     text: str
@@ -49,25 +48,25 @@ class Dispute:
 
 @dataclass
 class GradcheckReport:
-    """verdict: "right", "wrong", "disputed" (right if what the function detaches is meant to be a
-    constant, else wrong), "undecided" (it could be run, but not judged) or "error" (it could not be
-    run). The same on every rank; str() is the text."""
+    """Holds a check's result, the same on every rank; str() is its text. verdict is "right",
+    "wrong", "disputed" (right if what the function detaches is meant to be a constant, else wrong),
+    "undecided" (it could be run, but not judged) or "error" (it could not be run)."""
 
     verdict: str
     ranks: int
     backend: str = ""
     dtypes: list = field(default_factory=list)
     findings: list = field(default_factory=list)
-    # Of a right backward, {"x, y": lines}: what it does.
+    # {"output, input": lines} gives the formulas of pairs whose backward is right.
     formulas: dict = field(default_factory=dict)
     legends: list = field(default_factory=list)
     right_for: list = field(default_factory=list)
     disputes: list = field(default_factory=list)
-    # With disputes, {line: what it does}: where the function detaches.
+    # {line: what it does} tells where the function detaches, if there are disputes.
     detached: dict = field(default_factory=dict)
     shown: list = field(default_factory=list)
     notes: list = field(default_factory=list)
-    # With verdict "error": {"ranks", "doing", "text", "where", "traceback"}, the cause first.
+    # With verdict "error" each has ranks, doing, text, where and traceback; the cause is first.
     errors: list = field(default_factory=list)
     global_ranks: list = field(default_factory=list)
 
@@ -76,7 +75,7 @@ class GradcheckReport:
         return self.verdict == "right"
 
     def to_dict(self):
-        """Of lists, dicts, texts and numbers, for json.dumps()."""
+        """Returns lists, dicts, texts and numbers only, for json.dumps()."""
         return {**asdict(self), "right": self.right}
 
     def __str__(self):
@@ -104,7 +103,7 @@ class GradcheckReport:
         return "\n".join(lines + ([""] if rows else []) + titled(rows, _WIDTH))
 
     def _dispute_rows(self):
-        """What is detached, what follows if that is meant and if it is not, and how to say so."""
+        """Returns rows: what is detached, what follows if that is meant or not, how to say so."""
         if not self.disputes:
             return []
         places = [f"at {line}: {what}" for line, what in self.detached.items()]
@@ -119,7 +118,7 @@ class GradcheckReport:
         return rows + [("to say so", text) for text in self._declarations()]
 
     def _of_which(self):
-        """Names the pairs, where something else is wrong in any case."""
+        """Returns the names of the disputed pairs if there are findings besides, else ""."""
         return ("" if not self.findings else ", ".join(
             f"{', '.join(d.outputs)} -> {', '.join(d.inputs)}" for d in self.disputes) + ": ")
 

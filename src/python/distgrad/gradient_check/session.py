@@ -1,4 +1,4 @@
-"""What rank 0 asks of all ranks: actions of the executor, with the results brought together."""
+"""Runs actions of the executor on all ranks, from rank 0, and brings the results together."""
 
 import time
 from dataclasses import replace
@@ -9,7 +9,7 @@ from ..ranks.unwaited import told
 
 
 class Broken(Exception):
-    """The function could not be run. failures: {rank: Failure, None where there was none}."""
+    """Says that the function could not be run. failures is {rank: Failure or None}."""
 
     def __init__(self, failures):
         super().__init__("could not be run")
@@ -20,16 +20,16 @@ class Session:
     def __init__(self, team, executor):
         self._team, self._executor = team, executor
         self.size = team.size
-        self.broken_by = None  # {rank: Failure} that leave the group under test unusable
-        self._unwaited = [set() for _ in range(team.size)]  # by rank, texts of asynchronous calls
+        self.broken_by = None  # {rank: Failure}, after which the group under test is unusable
+        self._unwaited = [set() for _ in range(team.size)]  # texts of asynchronous calls, by rank
         self._waited_for = set()
-        self._last_unwaited = []  # by rank, of the last action
+        self._last_unwaited = []  # texts of the last action's calls, by rank
         self.inputs = self.outputs = None
-        self._untold = None  # coordinates that the other ranks do not know yet
+        self._untold = None  # The other ranks do not know these coordinates yet.
 
     def run(self, action, *arguments, tolerate=None):
-        """([Result by rank], {rank: Failure}). From probe number `tolerate` on a failure is no
-        error."""
+        """Returns ([Result by rank], {rank: Failure}). Raises Broken on a failure before probe
+        number `tolerate`."""
         if self.broken_by:
             raise Broken(self.broken_by)
         self._team.send_to_all((action, *arguments))
@@ -44,17 +44,17 @@ class Session:
         return results, failures
 
     def unwaited(self):
-        """Returns sentences on the asynchronous calls that ranks do not wait for, without those
-        that wait_for_calls() knows."""
+        """Returns sentences on the asynchronous calls that ranks do not wait for, except for those
+        that wait_for_calls() waits for."""
         return told([sorted(texts - self._waited_for) for texts in self._unwaited])
 
     def last_unwaited(self):
-        """Returns such sentences on the last action alone, those on calls that wait_for_calls()
-        knows among them: messages are never waited for."""
+        """Returns sentences on all asynchronous calls that the last action did not wait for. Calls
+        that wait_for_calls() knows are among them, because messages are never waited for."""
         return told(self._last_unwaited)
 
     def wait_for_calls(self):
-        """Has all ranks wait for these from now on. Returns what use() gives, by rank."""
+        """Makes all ranks wait for these calls from now on. Returns what use() yields, by rank."""
         self._waited_for = set().union(*self._unwaited)
         results, _ = self.run("wait", sorted(self._waited_for))
         return [result.values[0] for result in results]
@@ -63,7 +63,7 @@ class Session:
         return Broken({rank: failures.get(rank) for rank in range(self.size)})
 
     def note_broken(self, failures):
-        """The group cannot be used any more; what was found until now is judged all the same."""
+        """Notes that the group cannot be used any more. What was found until now is judged."""
         self.broken_by = failures
 
     def use_coordinates(self, inputs, outputs):
@@ -71,8 +71,8 @@ class Session:
         self._untold = (inputs, outputs)
 
     def move(self, moves, perturbation=None):
-        """The outputs' coordinates, by row of `moves`: coefficients of the input's coordinates.
-        perturbation: (share, turn) of Perturbation; None where the function does not take that."""
+        """Returns the outputs' coordinates for each row of coefficients of the input's coordinates,
+        or None if the function does not run with the perturbation, Perturbation's (share, turn)."""
         results, failures = self.run("move", self._to_report(), moves, perturbation,
                                      tolerate=0 if perturbation else None)
         if not failures:
@@ -82,9 +82,9 @@ class Session:
         return None
 
     def with_detached_held(self, measure, only=None):
-        """(What measure() gives while what the function detaches is held, {line: what it does}).
-        only: the lines that are held, None: all. The first is None where nothing is detached, or
-        that cannot be held."""
+        """Returns (what measure() gives while what the function detaches is held, {line: what it
+        does}). `only` names the lines that are held (None: all). The first is None if nothing is
+        detached, or if that cannot be held."""
         started, _ = self.run("hold", only)
         found = [result.values[0] for result in started]
         places = {where: what for on_rank in found for where, what in on_rank["places"].items()}
@@ -94,8 +94,8 @@ class Session:
         return measured if all(r.values[0] for r in ended) else None, places
 
     def casts_left_out(self):
-        """Has move() run as if all were float64 from now on. Returns (the dtypes that the function
-        casts to, texts of the casts, whether it runs without them)."""
+        """Makes move() leave out casts to narrower dtypes from now on. Returns (the dtypes that the
+        function casts to, texts of the casts, whether it runs without them)."""
         results, failures = self.run("widen", tolerate=1)
         if failures and (len(failures) < self.size or any(f.is_echo for f in failures.values())):
             self.note_broken(failures)
@@ -103,13 +103,13 @@ class Session:
         return list(dict.fromkeys(dtypes)), list(dict.fromkeys(casts)), not failures
 
     def those_that_matter(self, places):
-        """Of these lines those by which outputs change."""
+        """Returns those of these lines whose detached values change outputs, or all if none do."""
         results, _ = self.run("matter", list(places))
         kept = [where for i, where in enumerate(places) if any(r.values[i] for r in results)]
         return {where: places[where] for where in kept or places}
 
     def probe(self, probes, tolerate=None):
-        """(values by probe and rank, failures, by how much a gradient changed after its
+        """Returns (values by probe and rank, failures, by how much a gradient changed after its
         backward)."""
         coefficients = torch.stack([p.coefficients for p in probes])
         plain = [replace(p, coefficients=None) for p in probes]
@@ -121,7 +121,7 @@ class Session:
         return values, failures, later
 
     def assemble_gradients(self, values):
-        """The gradients' coordinates, a row for each probe, of the first that probe() returned."""
+        """Returns the gradients' coordinates, a row for each probe, from probe()'s values."""
         return self.inputs.assemble(
             [_rows([seen[rank]["row"] for seen in values]) for rank in range(self.size)])
 
@@ -130,8 +130,8 @@ class Session:
         return untold
 
     def give_up(self, lost):
-        """A rank does not answer: the report, which the others find in the store."""
-        time.sleep(min(1.0, self._team.timeout_s / 2))  # for what it says of itself
+        """Returns the report on a rank that does not answer; the others find it in the store."""
+        time.sleep(min(1.0, self._team.timeout_s / 2))  # The rank may still say where it is.
         report = lost.report(self._team, self._team.late(lost.silent))
         self._team.publish(report)
         return report

@@ -1,10 +1,10 @@
-"""The function under test and its inputs on this rank: run forward at moved inputs, and backward
-with given cotangents.
+"""Runs the function under test on this rank: forward at moved inputs, and backward with given
+cotangents.
 
-Every forward gets fresh copies of the inputs and the same random numbers, so that nothing of one
-run is in the next but what the function itself keeps, and the caller's tensors stay as they are.
-Parameters and buffers of modules are where they are: they are written before each forward, and put
-back by restore().
+Every forward gets fresh copies of the inputs and the same random numbers, so that only what the
+function itself keeps passes from one run to the next, and the caller's tensors stay unchanged.
+Parameters and buffers of modules are not copied: they are written before each forward, and
+restore() puts them back.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from . import nested
 
 
 class NotSupported(TypeError):
-    """An input or output of a kind that cannot be checked; the text says what to do instead."""
+    """Says that an input or output is of a kind that cannot be checked, and what to do instead."""
 
 
 @dataclass
 class Leaf:
-    """One input that requires grad: a tensor among the arguments, or a parameter of a module."""
+    """Holds an input that requires grad: a tensor among the arguments or a module's parameter."""
 
     name: str
-    home: torch.Tensor  # the caller's tensor or parameter
+    home: torch.Tensor  # This is the caller's tensor or parameter.
     is_parameter: bool
-    data: Optional[torch.Tensor] = None  # of a parameter: what it held
-    grad: Optional[torch.Tensor] = None  # likewise
-    # The value in the dtype of this pass, contiguous or as strided as `home`
+    data: Optional[torch.Tensor] = None  # A parameter had this .data before the check.
+    grad: Optional[torch.Tensor] = None  # A parameter had this .grad before the check.
+    # This is the value in the dtype of this pass, contiguous or with the strides of `home`.
     base: Optional[torch.Tensor] = None
 
 
@@ -44,9 +44,9 @@ class Output:
 
 @dataclass
 class Prepared:
-    """The arguments of one call. inputs: by leaf the tensor whose .grad is its gradient; given:
-    [(name, what the function gets, a copy of it)]; thawed: leaves that require grad here, and do
-    not as the caller has them."""
+    """Holds the arguments of one call. inputs has for each leaf the tensor whose .grad is its
+    gradient; given lists (name, what the function gets, a copy of it); thawed lists the leaves that
+    require grad here although the caller's do not."""
 
     args: tuple
     kwargs: dict
@@ -57,7 +57,7 @@ class Prepared:
 
 @dataclass
 class Run:
-    """A call that was made. other_leaves: tensors that it closes over and that require grad."""
+    """Holds a call's results. other_leaves are closed-over tensors that require grad."""
 
     outputs: list
     inputs: list
@@ -71,8 +71,8 @@ class Run:
 
 class Subject:
     def __init__(self, function, inputs, kwargs, constant=()):
-        """inputs: a tuple of positional arguments, or the one argument; kwargs: keyword
-        arguments. constant: names of inputs, and of what they are part of, that are not moved."""
+        """Takes as inputs a tuple of positional arguments, or the only argument. constant names the
+        inputs that are not moved; the name of a list, dict or module stands for all its parts."""
         self._function, self._kwargs = function, kwargs
         self._args = (inputs if isinstance(inputs, tuple) and not hasattr(inputs, "_fields")
                       else (inputs,))
@@ -81,18 +81,18 @@ class Subject:
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
         self._constant, self._known_constants = constant, set()
-        self._frozen = []  # parameters that are constants here
-        self._frozen_parameters = []  # (name, parameter, its .grad) of those that are so anyway
-        self._thawed = set()  # names of inputs that require grad here, as they do on other ranks
+        self._frozen = []  # These parameters require grad, but are declared constant.
+        self._frozen_parameters = []  # (name, parameter, .grad) where the caller requires no grad
+        self._thawed = set()  # These inputs require grad here only because other ranks' do.
         self._find_inputs()
-        self.held = contextlib.nullcontext()  # entered around each call
-        self._others = []  # closed-over leaves whose .grad is put back: (tensor, grad)
+        self.held = contextlib.nullcontext()  # Each call runs inside this context.
+        self._others = []  # (closed-over leaf, the .grad that restore() puts back)
         self._random = _RandomState(self._devices())
         self.use(None)
 
     def use(self, dtype):
-        """From now on floating inputs of less than float64 are in `dtype`; None: as they were
-        given."""
+        """Casts floating-point inputs that are narrower than `dtype` to it from now on; with None
+        they keep the dtypes that they were given in."""
         self.dtype = dtype
         for leaf in self.leaves:
             value = leaf.data if leaf.is_parameter else leaf.home.detach()
@@ -103,10 +103,10 @@ class Subject:
             tensor.data = _cast(data, dtype).clone()
 
     def restore(self):
-        """Parameters, buffers, .grad and random numbers as the caller left them."""
+        """Puts parameters, buffers, .grad and random state back as the caller left them."""
         for leaf in self.leaves:
             if leaf.is_parameter:
-                leaf.home.grad = None  # it may be of another dtype
+                leaf.home.grad = None  # This .grad may have another dtype than leaf.data.
                 leaf.home.data = leaf.data
                 leaf.home.grad = leaf.grad
         for tensor, data in self._held:
@@ -121,7 +121,7 @@ class Subject:
         self._random.reset()
 
     def prepared(self, moves=None):
-        """Fresh inputs for one call. `moves`: by leaf, what is added to it, in float64, or None."""
+        """Returns fresh inputs for one call. moves[i], float64 or None, is added to leaf i."""
         inputs, given, made, thawed = [], [], {}, []
         for i, leaf in enumerate(self.leaves):
             moved = self._moved(leaf, moves and moves[i])
@@ -136,7 +136,7 @@ class Subject:
             made[key] = _cast(tensor.detach(), self.dtype).clone()
             if name in self._thawed:
                 thawed.append(made[key].requires_grad_())
-                made[key] = made[key].clone()  # no leaf, so that it may be written to
+                made[key] = made[key].clone()  # The function may write to a tensor that is no leaf.
             given.append((name, made[key], tensor))
         for name, parameter, _ in self._frozen_parameters:
             parameter.requires_grad_(name in self._thawed)
@@ -157,8 +157,8 @@ class Subject:
         return run
 
     def backward(self, runs, pairs, retain):
-        """By run and leaf the gradient or None; a parameter's, that all runs share, is in the
-        first. pairs: (output, its cotangent)."""
+        """Returns for each run a list with each leaf's gradient or None. Runs share parameters,
+        whose gradients are in the first run's list. pairs holds (output, its cotangent)."""
         for run in runs:
             for tensor in [*run.inputs, *run.other_leaves]:
                 tensor.grad = None
@@ -173,7 +173,7 @@ class Subject:
         return gradients
 
     def written(self, run):
-        """Names of inputs that no longer hold what the function was given."""
+        """Returns the names of inputs that no longer hold what the function was given."""
         return [name for name, now, before in run.given if not _holds(now, before)]
 
     # -- inputs
@@ -189,8 +189,8 @@ class Subject:
                 self._add_input(nested.text_of(path, self._names), leaf, seen)
 
     def frozen(self):
-        """Names of floating inputs that do not require grad, and are not declared to be
-        constants."""
+        """Returns the names of floating-point inputs that do not require grad and are not declared
+        constant."""
         named = [*self._constants.values(), *self._frozen_parameters]
         return [name for name, tensor, *_ in named
                 if tensor.is_floating_point() and not self._is_constant(name)]
@@ -275,8 +275,8 @@ class Subject:
 
 
 def parameter_names(function, count):
-    """What the first `count` positional arguments are called: by the function, else x, or x0, x1,
-    ..."""
+    """Returns names for the first `count` positional arguments: the function's own, else x, or x0,
+    x1, ..."""
     plain = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
     named = function.forward if isinstance(function, torch.nn.Module) else function
     owner = getattr(function, "__self__", None)
@@ -293,7 +293,7 @@ def parameter_names(function, count):
 
 
 def is_part(name, whole):
-    """Whether an input's name is this one, or that of a part of it."""
+    """Returns whether `name` is `whole` or the name of a part of it."""
     return name == whole or name.startswith((f"{whole}.", f"{whole}["))
 
 
@@ -331,20 +331,20 @@ def _outputs_of(result):
 
 
 def _output_name(path):
-    """y0 of a tuple or list, logits of a dict, y0[1] and logits[0] below."""
+    """Returns y0 in a tuple or list, logits in a dict, and y0[1] or logits[0] one level down."""
     first = f"y{path[0]}" if isinstance(path[0], int) else str(path[0])
     return nested.text_of((first, *path[1:]))
 
 
 def _cast(tensor, dtype):
-    """To a wider floating dtype; integers, masks and what is as wide stay."""
+    """Casts to a wider floating-point dtype; leaves integers, masks and wide tensors alone."""
     if dtype is None or not tensor.is_floating_point() or tensor.dtype.itemsize >= dtype.itemsize:
         return tensor
     return tensor.to(dtype)
 
 
 class _Loss(torch.autograd.Function):
-    """A scalar whose backward gives the outputs these cotangents, as they are.
+    """Returns a scalar whose backward gives the outputs these cotangents unchanged.
     torch.autograd.backward() would import sympy for that, which takes longer than a check."""
 
     @staticmethod
@@ -358,7 +358,7 @@ class _Loss(torch.autograd.Function):
 
 
 class _Strided(torch.autograd.Function):
-    """A copy with other strides: no view, so that it may be written to."""
+    """Copies a tensor with other strides. The copy is no view, so it may be written to."""
 
     @staticmethod
     def forward(ctx, x, strides):
@@ -370,8 +370,8 @@ class _Strided(torch.autograd.Function):
 
 
 def _as_strided_like(original, leaf):
-    """A copy of the leaf that is no leaf, as an operand in a model is none, in the memory order of
-    the caller's tensor."""
+    """Copies the leaf with the strides of the caller's tensor. The copy is no leaf, just as an
+    operand inside a model is none."""
     overlaps = any(
         stride == 0 and size > 1 for stride, size in zip(original.stride(), original.shape))
     if original.is_contiguous() or overlaps:
@@ -386,7 +386,7 @@ def _holds(now, before):
 
 
 def _graph_leaves(outputs):
-    """The tensors that backward from these accumulates into."""
+    """Returns the tensors into whose .grad the backward from these outputs accumulates."""
     found, seen = [], set()
     waiting = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     while waiting:

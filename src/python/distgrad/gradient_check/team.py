@@ -1,9 +1,9 @@
-"""The ranks of a check among themselves: a Gloo group of their own, in which rank 0 leads.
+"""Connects the ranks of a check by a Gloo group of their own, in which rank 0 leads.
 
-Rank 0 sends plans and gets results; nobody waits in the group under test but the function itself.
-When a rank raises while others are inside one of the function's collectives, it breaks its
-connections of the group under test after a while, so that they raise, too. When a rank is not heard
-of any more, what it was doing when it became late is in the store.
+Rank 0 sends plans and gets results; only the function itself waits in the group under test. When a
+rank raises while others are inside one of the function's collectives, it breaks its connections of
+the group under test after a while, so that they raise, too. If a rank does not answer any more, the
+store tells what it was doing when it became late.
 """
 
 import contextlib
@@ -27,31 +27,29 @@ from ..stepping import ECHOES
 from .report import GradcheckReport
 from .waiting import Waiting, is_main_thread
 
-# Parts of the messages with which a wait ends because of what another rank did or did not do.
-BROKEN_WAITS = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
-_GRACE_S = 0.7  # for a rank's answer to an error, before it breaks its connections
+_GRACE_S = 0.7  # A rank that raised waits so long before it breaks its connections.
 _MARGIN_S = 5.0
-_CONNECT_S = 30.0  # at least, for all ranks to call gradcheck
+_CONNECT_S = 30.0  # All ranks have at least this time to call gradcheck.
 _PACKET = 1 << 14  # bytes
 _WATCH_S = 0.25
-_TOGETHER_S = 1.0  # until all ranks have seen that they are to leave
+_TOGETHER_S = 1.0  # After this time all ranks have seen that they must leave.
 _TORCH_DISTRIBUTED = dist.__file__.rpartition("/")[0]
 _TORCH = torch.__file__.rpartition("/")[0]
 _TORCH_OPS = f"{_TORCH}/_ops.py"
 _TAG, _POISON_TAG = 7205, 2**30 + 7205
-_kept = weakref.WeakKeyDictionary()  # group -> _Control: connecting takes longer than a check
-_connected = weakref.WeakKeyDictionary()  # group -> how often that was done
+_kept = weakref.WeakKeyDictionary()  # group -> _Control, as connecting takes longer than a check
+_connected = weakref.WeakKeyDictionary()  # group -> how often it was connected
 
 
 class Lost(RuntimeError):
-    """A rank did not answer. silent: its rank in the group under test."""
+    """Says that a rank did not answer. silent is its rank in the group under test."""
 
     def __init__(self, silent, why):
         super().__init__(why)
         self.silent = silent
 
     def report(self, team, stack=None):
-        """stack: where it hangs, if that is known."""
+        """Returns the report. stack tells where the rank hangs, if that is known."""
         text = (f"not done after {team.timeout_s:g} s, but at" if stack else
                 "does not answer any more: it died, hangs, or left")
         error = {"ranks": [self.silent], "doing": "in the function" if stack else "in gradcheck",
@@ -61,9 +59,9 @@ class Lost(RuntimeError):
 
 
 class _Control:
-    """Connections among the ranks of `group`. They are no group of torch.distributed's: new_group()
-    counts groups for their names, and where only some ranks make one those that the caller makes
-    next do not find each other."""
+    """Connects the ranks of `group` without a group of torch.distributed's. new_group() counts
+    groups for their names, so if only some ranks made one here, the groups that the caller makes
+    next would not find each other."""
 
     def __init__(self, group, timeout):
         self.checks = itertools.count()
@@ -80,7 +78,7 @@ class _Control:
 
 
 class Team:
-    """This rank's end. Used as a context: inside it Gloo groups wait at most `timeout_s`."""
+    """Is this rank's end of a check, and a context in which Gloo waits at most `timeout_s`."""
 
     def __init__(self, group, timeout_s):
         self.group = group or dist.group.WORLD
@@ -88,7 +86,7 @@ class Team:
         self.backend = dist.get_backend(self.group)
         self.global_ranks = dist.get_process_group_ranks(self.group)
         self.timeout_s = timeout_s
-        # With a rank that is in the function, and will say itself if it is too long
+        # A rank that is inside the function for too long says so itself before this time.
         self._patience_s = 3 * timeout_s + 60
         self._control = _control_of(self.group, timeout_s)
         self._check = next(self._control.checks)
@@ -120,27 +118,27 @@ class Team:
     # -- messages
 
     def send_to_all(self, value):
-        """From rank 0. Raises Lost."""
+        """Sends a value from rank 0. Raises Lost."""
         self._send(pickle.dumps(value), range(1, self.size))
 
     def collect(self, own, failure, seconds):
-        """By rank what each gave. `seconds`: that this rank's own part took. Raises Lost."""
+        """Returns what each rank gave, by rank. This rank's part took `seconds`. Raises Lost."""
         wait = self.timeout_s + min(_MARGIN_S, self.timeout_s) + seconds
         with self._breaking_later(failure):
             return [own, *self._receive(range(1, self.size), wait)]
 
     def give(self, value, failure):
-        """To rank 0, which may be waiting for this one in the group under test. Raises Lost."""
+        """Sends to rank 0, which may wait for this one in the group under test. Raises Lost."""
         with self._breaking_later(failure):
             self._send(pickle.dumps(value), [0])
 
     def next_plan(self):
-        """Raises Lost."""
+        """Waits for rank 0's next plan. Raises Lost."""
         return self._receive([0], self._patience_s)[0]
 
     def _send(self, data, ranks):
-        """A first packet of one size, which tells how much follows: few messages, as each wakes
-        threads on both sides."""
+        """Sends a first packet of fixed size, which tells how much follows. Messages are few, as
+        each wakes threads on both sides."""
         head = torch.frombuffer(
             bytearray(len(data).to_bytes(8, "little") + data[:_PACKET - 8].ljust(_PACKET - 8)),
             dtype=torch.uint8)
@@ -182,15 +180,15 @@ class Team:
     # -- when something is wrong
 
     def publish(self, outcome):
-        """For ranks that this one cannot send to any more; they look once their connection is
-        closed."""
+        """Leaves the outcome in the store for ranks that cannot be sent to any more. They look
+        there once their connection is closed."""
         self._forget()
         with contextlib.suppress(RuntimeError):
             self._control.store.set(self._key("outcome"), pickle.dumps(outcome))
         _break_gloo(self._control.gloo, self.rank, self.size)
 
     def published(self):
-        """What rank 0 published, if it did. Waits a while."""
+        """Returns what rank 0 published, after waiting a while, or None."""
         self._forget()
         key = self._key("outcome")
         with contextlib.suppress(RuntimeError):
@@ -200,8 +198,8 @@ class Team:
         return None
 
     def late(self, rank):
-        """Where a rank was when it had been in one call for `timeout_s`; None where it was not so
-        long in one."""
+        """Returns where a rank was when it had been in one call for `timeout_s`, or None if it
+        never was."""
         with contextlib.suppress(RuntimeError):
             key = self._key(f"late/{rank}")
             if self._control.store.check([key]):
@@ -213,7 +211,7 @@ class Team:
             self._control.store.set(self._key(f"late/{self.rank}"), pickle.dumps(stack))
 
     def _where_now(self):
-        """(collective, place) of the main thread, where that is inside torch.distributed."""
+        """Returns the main thread's (collective, place), empty if outside torch.distributed."""
         frames = _unwatched(traceback.extract_stack(sys._current_frames().get(self.watch.main)))
         if not frames[-1].filename.startswith(_TORCH_DISTRIBUTED) and not (
                 ".wait(" in (frames[-1].line or "") or frames[-1].filename == _TORCH_OPS):
@@ -226,7 +224,7 @@ class Team:
 
     @staticmethod
     def _break_those_in(names):
-        """The groups of these names, which this rank may be waiting in."""
+        """Breaks the groups of these names, in which this rank may be waiting."""
         for group, name in list(c10d._world.pg_names.items()):
             if name in names:
                 _break(group, dist.get_rank(group), dist.get_world_size(group))
@@ -243,7 +241,7 @@ class Team:
         _break(self.group, self.rank, self.size)
 
     def _leave_with_others(self):
-        """Breaks it where some rank has said when. Returns whether one has."""
+        """Breaks the group under test if some rank has said when. Returns whether one has."""
         with contextlib.suppress(RuntimeError):
             key = self._key("break at")
             if self._control.store.check([key]):
@@ -253,13 +251,13 @@ class Team:
         return False
 
     def gives_up_by_itself(self):
-        """Whether a collective of the group under test raises when it has waited too long."""
+        """Returns whether a collective of the group under test raises after a time-out."""
         return all(map(_is_gloo, _backends_of(self.group)))
 
     @contextlib.contextmanager
     def _breaking_later(self, failure):
-        """After a failure of this rank: the others may be waiting for it, and cannot be asked. At
-        once where a connection is closed already."""
+        """Breaks the group after a failure of this rank unless the body is done soon: the others
+        may be waiting for it, and cannot be asked. After a closed connection it does so at once."""
         grace = 0 if failure is not None and failure.is_echo else _GRACE_S
         timer = threading.Timer(grace, self._leave)
         timer.daemon = True
@@ -274,24 +272,25 @@ class Team:
         return f"{self._check}/{what}"
 
     def _forget(self):
-        """The control group is of no use after a message that did not come."""
+        """Drops the control group, which is of no use after a message that did not come."""
         _kept.pop(self.group, None)
 
 
 class Watch:
-    """Notices, in a thread of its own, that the main thread has been in one call for too long; once
-    a check."""
+    """Notices, in a thread of its own and once a check, that the main thread has been in one call
+    for too long."""
 
     def __init__(self, on_late, on_stuck, seconds, waiting=None, breaks=None):
-        """on_stuck(): a while after on_late(stack), where the call goes on: Gloo's collectives give
-        up by themselves, its sends and receives do not. waiting: a Waiting, which may know sooner
-        that this rank waits in vain. breaks(): whether the group was broken, for another rank."""
+        """Takes on_stuck(), which runs a while after on_late(stack) if the call goes on: Gloo's
+        collectives give up by themselves, its sends and receives do not. waiting, a Waiting, may
+        know sooner that this rank waits in vain. breaks() breaks the group if another rank did, and
+        returns whether it has."""
         self._on_late, self._on_stuck, self._seconds = on_late, on_stuck, seconds
         self._waiting = waiting
         self._breaks = breaks
         self.main = threading.get_ident()
         self._since = None
-        # The stack, where that was not in a call of torch.distributed's, which waits for others
+        # The late stack is kept here if it was not in torch.distributed, which waits for others.
         self.hung_at = ""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="distgrad-gradcheck", daemon=True)
@@ -307,7 +306,7 @@ class Watch:
         return self._waiting.one_plan() if self._waiting else contextlib.nullcontext()
 
     def states(self):
-        """Of all ranks, where these show that they wait for each other for ever."""
+        """Returns all ranks' states if they show that ranks wait for each other for ever."""
         return self._waiting and self._waiting.states
 
     @contextlib.contextmanager
@@ -338,20 +337,20 @@ class Watch:
                 return
 
 
-def shown_frames(frames, caller=__file__):
-    """Of a stack: from the user's function on, which some file of the caller's folder calls."""
-    here = caller.rpartition("/")[0]
+def shown_frames(frames):
+    """Returns a stack's frames from the user's function on."""
+    here = __file__.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
     return _unwatched(frames[last + 1:])
 
 
 def _unwatched(frames):
-    """Leaves out the frames through which calls are noted: nobody waits there by himself."""
-    return [f for f in frames if f.filename not in (noting.__file__, unwaited.__file__)]
+    """Leaves out the frames of ranks/unwaited.py, which wraps calls and never waits by itself."""
+    return [f for f in frames if f.filename != unwaited.__file__]
 
 
 def users_frames(frames):
-    """Without torch's, but for the innermost call."""
+    """Returns frames without torch's, except for the innermost call into torch."""
     inner = next((i for i in range(len(frames), 0, -1)
                   if not frames[i - 1].filename.startswith(_TORCH)), 0)
     return [f for f in frames[:inner] if not f.filename.startswith(_TORCH)] + frames[inner:][:1]
@@ -381,8 +380,7 @@ def _is_gloo(backend):
 
 
 def _break(group, rank, size):
-    """Ends what the group is waiting for, here and on the other ranks. It cannot be used any
-    more."""
+    """Ends the group's waits here and on the other ranks. The group cannot be used any more."""
     backends = _backends_of(group)
     for backend in backends:
         if _is_gloo(backend):
@@ -393,14 +391,14 @@ def _break(group, rank, size):
 
 
 def _break_gloo(backend, rank, size):
-    """Gloo closes all connections of a rank in which one wait was too long."""
+    """Breaks a Gloo group by a wait that is too long, after which Gloo closes all connections."""
     for other in range(size):
         if other == rank:
             continue
         try:
             backend.recv([torch.zeros(1)], other,
                          _POISON_TAG).wait(datetime.timedelta(milliseconds=1))
-        except RuntimeError as error:  # a connection that is closed already closes no others
+        except RuntimeError as error:  # A connection that was closed before closes no others.
             if "Timed out" in str(error):
                 return
 

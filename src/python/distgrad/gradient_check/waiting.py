@@ -1,9 +1,9 @@
-"""Ranks that wait for each other for ever inside one plan: each rank says in the store when it has
-stood still for a while, or is through with the plan, and how many collectives it has entered.
+"""Proves that ranks wait for each other for ever inside one plan. Each rank says in the store when
+it has stood still for a while or is through with the plan, and how many collectives it has entered.
 
-A rank that is through enters nothing more of the plan. So where all others stand still, nothing
-moves in their processes, and they have entered another collective than it, or more, nobody will
-ever come: that is proven long before a time-out."""
+A rank that is through enters no more of the plan's collectives. If all others stand still, nothing
+moves in their processes, and they have entered more collectives or other ones, nobody will ever
+come. That is proven long before a time-out."""
 
 import contextlib
 import os
@@ -17,36 +17,37 @@ from torch.distributed import distributed_c10d as c10d
 from ..stillness import is_still, times_of
 
 _STILL_S = 1.0
-_POLLING = 0.008  # of a core, by each other thread: event loops of Gloo's groups, and this one
-_LOOK_S = 0.5  # between two looks at the others that have to show the same
+_POLLING = 0.008  # Each thread that only polls, such as Gloo's event loops, uses less of a core.
+_LOOK_S = 0.5  # Two looks at the others, this far apart, must show the same.
 _BETWEEN_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv")
 
 
 @dataclass(frozen=True)
 class State:
-    """Of one rank in a plan. entered: ((group's name, number of calls), ...); collective: that it
-    waits in, empty where it is through or that is not known; where: of the user's code."""
+    """Describes one rank in a plan. entered is ((group's name, number of calls), ...); collective
+    is what it waits in, empty if it is through or that is not known; where is in the user's
+    code."""
 
     plan: int
     is_done: bool
     entered: tuple
     collective: str = ""
     where: str = ""
-    moved: int = 0  # how often it has moved on
+    moved: int = 0  # The rank has moved on this often.
 
     def waits(self):
         return not self.is_done
 
 
 def never_met(states):
-    """Whether these states of all ranks show that those that wait wait in vain."""
+    """Returns whether these states of all ranks prove that the waiting ones wait in vain."""
     waiting = [s for s in states.values() if s.waits()]
     calls = {(s.entered, s.collective) for s in states.values()}
     return bool(waiting) and len({s.plan for s in states.values()}) == 1 and len(calls) > 1
 
 
 def text_of(states):
-    """"rank 1 never entered the all_reduce that ranks 0, 2 wait in"."""
+    """Returns text such as "rank 1 never entered the all_reduce that ranks 0, 2 wait in"."""
     from ..words import ranks_text
 
     waiting = {rank: s for rank, s in states.items() if s.waits()}
@@ -74,20 +75,20 @@ def text_of(states):
 
 
 class Waiting:
-    """What this rank says of itself, and sees of the others; asked by the thread that watches."""
+    """Tells this rank's state and looks at the others', in the thread that watches."""
 
     def __init__(self, store, key, rank, size, where_now, end):
-        """where_now(): (collective, place in the user's code) of the main thread; the first is
-        empty where it is in no call of torch.distributed's. end(names): of groups that this rank
-        waits in in vain."""
+        """Takes where_now(), which returns (collective, place in the user's code) of the main
+        thread, with an empty collective outside of torch.distributed, and end(names), which ends
+        the waits in the groups of these names."""
         self._store, self._key, self._rank, self._size = store, key, rank, size
         self._where_now, self._end = where_now, end
         self._plan, self._is_done, self._since = 0, True, time.monotonic()
         self._begun, self._moved = {}, 0
-        self._first = None  # the times of this process's threads as it last moved
+        self._first = None  # Its threads had used this processor time when the rank last moved.
         self._still_since = 0.0
         self._told, self._seen, self._looked_at = None, None, 0.0
-        self.states = None  # of all ranks, once it is known that they never meet
+        self.states = None  # It has all ranks' states once these prove that they never meet.
 
     @contextlib.contextmanager
     def one_plan(self):
@@ -99,7 +100,7 @@ class Waiting:
             self._is_done, self._since = True, time.monotonic()
 
     def look(self):
-        """Ends the wait where it has become known that it is in vain."""
+        """Ends the wait if it has become known that it is in vain."""
         if self.states or self._size == 1:
             return
         state = self._state()
@@ -118,7 +119,7 @@ class Waiting:
         self._end([name for name, _ in state.entered])
 
     def _state(self):
-        """None while it moves."""
+        """Returns this rank's State, or None while it moves."""
         now = time.monotonic()
         if self._is_done:
             is_long = now - self._since > _STILL_S
@@ -146,7 +147,7 @@ class Waiting:
             self._told = state
 
     def _all_states(self):
-        """{rank: State}; None where one moves, or has never said anything."""
+        """Returns {rank: State}, or None if a rank moves or has never said anything."""
         states = {}
         keys = [f"{self._key}/state/{rank}" for rank in range(self._size)]
         with contextlib.suppress(RuntimeError):
@@ -166,7 +167,7 @@ def is_main_thread():
 
 
 def _sequence_numbers():
-    """{group's name: number of collectives, sends and receives that this rank has entered}."""
+    """Returns {group's name: number of collectives, sends and receives that this rank entered}."""
     found = {}
     for group, name in list(c10d._world.pg_names.items()):
         with contextlib.suppress(RuntimeError):

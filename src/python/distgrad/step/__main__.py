@@ -1,4 +1,4 @@
-"""`python -m distgrad.step JSON`, as `distgrad step` calls it (src/cli/step_command.cpp)."""
+"""Runs `python -m distgrad.step JSON`, which `distgrad step` calls (src/cli/step_command.cpp)."""
 
 import sys
 

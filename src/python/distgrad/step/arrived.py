@@ -7,18 +7,18 @@ import torch
 from ..words import ranks_text, some
 from .forward import slack_of
 
-_MOST_ELEMENTS = 4096  # of a parameter, evenly spaced
-_LEAST_APART = 1e-3  # of the columns' singular values: below, several sums are the same
-_SAME = 2e-3  # relative: of weights
+_MOST_ELEMENTS = 4096  # So many evenly spaced elements of a parameter are compared.
+_LEAST_APART = 1e-3  # If columns' singular values have a lower ratio, several sums are the same.
+_SAME = 2e-3  # Weights that differ by less, relatively, are the same.
 
 
 def told(wrong, right, arrived, returned, truth, rows=None):
-    """(sentences on the parameters `wrong`, those of them that they explain, whether all that is
-    wrong comes after backward: what it brought is to be added up as that to the parameters
-    `right`). arrived: by rank
-    {name: [tensor or None of each pass]}; returned: by rank {name: tensor}; truth: {name: tensor}.
-    Of parameters that a rank has a piece of, and where the sums could be several, nothing is said.
-    rows: (output's name, by rank how many of its rows have a gradient)."""
+    """Returns (sentences on the parameters `wrong`, those that they explain, whether all mistakes
+    come after backward). They do if the single run's gradients are the same sums of what backward
+    brought as those of the parameters `right`. By rank, arrived has {name: [tensor or None of each
+    pass]} and returned {name: tensor}; truth is {name: tensor}; rows is (output's name, by rank how
+    many of its rows have a gradient). Parameters in pieces, or with several possible sums, are left
+    out."""
     groups = {}
     for name in wrong:
         if _is_rounding(name, truth):
@@ -42,15 +42,15 @@ def told(wrong, right, arrived, returned, truth, rows=None):
 
 
 def _is_rounding(name, truth):
-    """Returns whether its gradient is 0 on paper, as that of the bias of attention's keys."""
+    """Returns whether its gradient is 0 on paper, as for the bias of attention's keys."""
     largest = max((float(x.abs().max()) for x in truth.values() if x.numel()), default=0.0)
     return name in truth and float(truth[name].abs().max()) <= 1e-2 * slack_of(
         truth[name]) * largest
 
 
 def _are_alike(a, b):
-    """Returns whether two answers of _sums() have the same columns, and weights but for
-    rounding."""
+    """Returns whether two answers of _sums() have the same columns and, but for rounding,
+    weights."""
     if a[0] != b[0] or not _alike(a[1], b[1]):
         return False
     return len(a) < 3 or all((x is None) == (y is None) and (x is None or _alike(x, y))
@@ -58,8 +58,8 @@ def _are_alike(a, b):
 
 
 def told_of_losses(wrong, terms, returned, truth):
-    """Sentences on how much each loss counts. terms: {name: {a loss of the single run's: its
-    gradient}}; returned, truth: as above."""
+    """Returns sentences on how much each loss counts. terms is {name: {a loss of the single run:
+    its gradient}}; returned and truth are as in told()."""
     groups = {}
     for name in wrong:
         rows = [row.get(name) for row in returned]
@@ -90,9 +90,9 @@ def _by_count(labels, counts):
 
 
 def _sums(name, arrived, returned, truth, is_right=False):
-    """(columns, weights of the truth, by rank weights of what was returned, None where that is no
-    sum); None where the truth is none, or not of one kind. columns: (ranks where it is the same,
-    pass), passes from 1."""
+    """Returns (columns, weights of the truth, by rank the weights of what was returned or None), or
+    None if the truth is no such sum, or of more than one. A column is (ranks on which backward
+    brought the same, number of the pass from 1)."""
     whole = truth.get(name)
     parts = {(rank, i + 1): x for rank, row in enumerate(arrived)
              for i, x in enumerate(row.get(name) or ())
@@ -132,8 +132,8 @@ def _flat(x):
 
 
 def _weights(matrix, target, slack):
-    """Returns the weights with which the columns add up to the target, in four digits; None where
-    they do not, or do in more than one way, or where short dtypes leave that open."""
+    """Returns the weights, in four digits, with which the columns add up to the target, or None if
+    they do not, if several weights do, or if a short dtype leaves that open."""
     sizes = matrix.norm(dim=0)
     u, s, v = torch.linalg.svd(matrix / sizes, full_matrices=False)
     if float(s[-1]) < _LEAST_APART * float(s[0]) or slack > _SAME:
@@ -166,8 +166,8 @@ def _seen_text(columns, seen):
 
 
 def _text(columns, weights):
-    """ "0.25 times what backward brought, added up over all ranks"; "0.5, 1 times what backward
-    brought on ranks 0, 1, added up"."""
+    """Returns text such as "0.25 times what backward brought, added up over all ranks" or "0.5, 1
+    times what backward brought on ranks 0, 1, added up"."""
     groups = []  # [(weight, columns that have it)]
     for column, weight in zip(columns, weights):
         same = next((chosen for other, chosen in groups if _alike((other,), (weight,))), None)
@@ -206,7 +206,7 @@ def _of(chosen, columns):
 
 
 def _proportion(columns, right, rows):
-    """Returns a sentence where the right weights are in proportion to how many rows count."""
+    """Returns a sentence if the right weights are proportional to the numbers of rows, else ""."""
     if not rows or len(columns) < 2 or any(len(ranks) > 1 for ranks, _ in columns):
         return ""
     name, counts = rows

@@ -1,5 +1,5 @@
-"""The autograd.Functions that a step calls between two outputs of modules, each measured by itself:
-gradcheck of the function, at the arguments that it got there."""
+"""Measures each autograd.Function that a step calls between two outputs of modules: runs gradcheck
+of the function with the arguments that it got there."""
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -10,14 +10,14 @@ from ..ranks.places import place
 from .roots import is_in_backward
 from .seen import functions_noted
 
-_MOST = 4  # calls
-_MOST_ELEMENTS = 1 << 22  # of one call's arguments
+_MOST = 4  # More calls than this are not measured.
+_MOST_ELEMENTS = 1 << 22  # A call's arguments may have so many elements.
 
 
 def measured(runs, watch, after, before):
-    """Returns sentences on each function, the same on all ranks; none if the ranks call different
-    ones. watch(act) makes a Watch; after, before: keys of the outputs between which the calls lie
-    in forward, None: the step's begin, its end."""
+    """Returns sentences on each function, the same on all ranks, or none if the ranks call
+    different ones. watch(act) makes a Watch. In forward the calls lie between the outputs with the
+    keys after (None: the step's begin) and before (None: its end)."""
     found = _between(runs, watch, after, before)
     every = runs.gather([(text, args is not None) for _, text, args in found])
     if len(set(map(repr, every))) > 1 or not 0 < len(found) <= _MOST:
@@ -32,8 +32,8 @@ def measured(runs, watch, after, before):
 
 
 def _between(runs, watch, after, before):
-    """Returns [(Function, "Name in layer.py:12", copies of its arguments)]; None in place of copies
-    of anything but plain tensors."""
+    """Returns [(Function, "Name in layer.py:12", copies of its arguments)], with None for arguments
+    that are not plain tensors, or are too large."""
     found, is_open = [], after is None
 
     def act(key, _):
@@ -64,8 +64,8 @@ def _copies(args):
 
 
 def _told(text, report):
-    """Returns sentences with its formula. They call it wrong only where no objective makes it
-    right: which one holds here is not known."""
+    """Returns sentences with the formula. They call it wrong only if no objective makes it right,
+    as it is not known which one holds here."""
     if report.verdict == "right" and report.formulas:
         formulas = [line for lines in report.formulas.values() for line in lines]
         return [f"{text}, called there, measured by itself: {', '.join(formulas)}"

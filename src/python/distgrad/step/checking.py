@@ -1,4 +1,4 @@
-"""The course of a check_gradients: run twice, move everything, and look closer where that shows
+"""Carries a check_gradients out: runs twice, moves everything, and looks closer if that shows
 something."""
 
 import contextlib
@@ -26,9 +26,9 @@ from .wording import clipping_text, is_clipped
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
-_UNLIKE = 0.01  # relative: losses that differ by more are not one that was rounded otherwise
-_SAME = 1e-6  # relative: of the losses of two runs
-_CHANGED = 0.05  # likewise, of a gradient that was not computed in float64 throughout
+_UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
+_SAME = 1e-6  # Losses of two runs may differ by this, relatively.
+_CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
 
@@ -43,7 +43,7 @@ class Options:
 
 
 def check(model, step, options, team):
-    """The report, the same on all ranks. Raises StepError, Lost, TypeError."""
+    """Returns the report, the same on all ranks. Raises StepError, Lost, TypeError."""
     runs = Runs(model, step, options.objective, team, options.copies)
     try:
         return _Check(runs, options).report()
@@ -56,7 +56,7 @@ class _Check:
         self._runs, self._options = runs, options
         self._notes = []
         self._passes = 1
-        self._dtypes = set()  # texts, of what modules compute
+        self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
 
     def report(self):
         runs = self._runs
@@ -88,7 +88,7 @@ class _Check:
             return report
         changed = self._changed_gradients(before, again or gradients)
         self._note_stale(again, gradients)
-        del before, again  # as large as the parameters
+        del before, again  # These are as large as the parameters.
         known = pieces(runs.gather(described(runs.parameters, runs.model)), self._options.copies,
                        self._options.pieces)
         if not known:
@@ -126,7 +126,7 @@ class _Check:
         if judgement.findings and not self._options.detached:
             self._dispute(report, judgement, measuring)
         self._fill(report, judgement, known, gradients, clipping, measuring.shared)
-        # In a short dtype cotangents are off by what tells places apart.
+        # In a short dtype cotangents have errors as large as the differences between places.
         if measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                 or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
@@ -152,10 +152,10 @@ class _Check:
                                 self._options.search_s).judge()
 
     def _without_casts(self, known, gradients, base):
-        """Looks for casts of what has a gradient to dtypes with fewer digits than the parameters',
-        which finite differences see as steps. Returns what _judged() gives of losses without them;
-        None where there is none. What is sent in such a dtype stays as it is, for buffers wait for
-        it: then all is held to that dtype."""
+        """Finds casts, of tensors that require grad, to dtypes with fewer digits than the
+        parameters', which finite differences see as steps. Returns what _judged() gives for losses
+        without casts, or None if there are none. Casts for collectives must stay, as buffers have
+        their dtypes; gradients are then held to these."""
         runs = self._runs
         with Seen() as seen:
             runs.run()
@@ -175,7 +175,7 @@ class _Check:
         runs.around_loss = Narrowing(widest).widening
         try:
             base = runs.loss()
-        except StepError:  # code that insists on its dtype
+        except StepError:  # Some code insists on its dtype.
             runs.around_loss = contextlib.nullcontext
             return None
         self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
@@ -209,9 +209,9 @@ class _Check:
 
     def _first_run(self):
         """Runs step() as the caller would, with the gradients that there are. Returns the loss;
-        what p.grad was when step() returned; what it is of a second such run, or None where there
-        were no gradients; and what says that some asynchronous calls are not waited for. Later runs
-        wait for them."""
+        p.grad when step() returned; p.grad after a second such run, or None if there were no
+        gradients; and texts on asynchronous calls that were not waited for. Later runs wait for
+        them."""
         runs, entry = self._runs, self._runs.entry_gradients()
         had = any(runs.gather(any(g is not None for g in entry.values())))
         loss, found, calls = runs.run_as_it_is(_copies(entry) if had else None)
@@ -247,7 +247,8 @@ class _Check:
         return abs(first - again) <= _SAME * max(abs(first), abs(again))
 
     def _note_stale(self, added, gradients):
-        """Says so where step() adds to what p.grad held. added: of a run that began with that."""
+        """Notes that step() adds to what p.grad held, if it does. added has gradients of such a
+        run."""
         stale = []
         for name, g in gradients.items():
             before = None if added is None else added[name]
@@ -296,7 +297,7 @@ class _Check:
                                " does not show here")
 
     def _note_two_names(self, known):
-        """Says so where ranks have the same values under different names."""
+        """Notes that ranks have the same values under different names, if they do."""
         alike = {}
         for p in known:
             if p.digest and not p.is_constant:
@@ -317,13 +318,13 @@ class _Check:
                                " ranks that hold them")
 
     def _not_finite(self, gradients):
-        """Returns the names of parameters whose gradients are not, and the ranks that have them."""
+        """Returns the names of parameters whose gradients are not finite, and these ranks."""
         bad = self._runs.gather([name for name, g in gradients.items()
                                  if g is not None and not bool(torch.isfinite(g).all())])
         return _all(bad), [rank for rank, names in enumerate(bad) if names]
 
     def _note_unlike_losses(self, losses):
-        """Says so where ranks that are said to compute one loss have others."""
+        """Notes that ranks which should compute one loss have different ones, if they do."""
         values = {rank: x[0] if isinstance(x, tuple) else x for rank, x in enumerate(losses)
                   if x is not None}
         most = max(map(abs, values.values()))
@@ -336,7 +337,7 @@ class _Check:
     # -- once something is wrong
 
     def _dispute(self, report, judgement, measuring):
-        """Takes from what is wrong what is right with what step() detaches as constants."""
+        """Moves findings that are right with what step() detaches as constants to the disputed."""
         runs = self._runs
         runs.held = held = HeldInStep()
         try:
@@ -353,7 +354,7 @@ class _Check:
 
     @staticmethod
     def _agrees(measuring, finding):
-        if finding.assumed:  # copies differ
+        if finding.assumed:  # The finding depends on whether these are copies.
             return False
         for seed in _HELD_SEEDS:
             found = measuring.measure(finding.keys, seed, alike=False)
@@ -362,7 +363,7 @@ class _Check:
         return True
 
     def _alternatives(self, gradients):
-        """{words: {name: tensor or None}} that may be the right gradients."""
+        """Returns gradients that may be the right ones, as {words: {name: tensor or None}}."""
         with Arrivals(self._runs.parameters) as arrivals, Roots(arrivals.begin):
             self._runs.run()
         names = list(self._runs.parameters)
@@ -375,8 +376,8 @@ class _Check:
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
 
     def _judge_clipping(self, report, known, gradients, clipping, shared):
-        """Says where a call saw another norm than that of what it clips on all ranks, each element
-        once. shared: keys of pieces whose copies have the same gradient."""
+        """Reports a call that saw another norm than that of what it clips on all ranks, with each
+        element once. Copies of pieces whose keys are in `shared` have the same gradient."""
         every = self._runs.gather(clipping.calls)
         if len({len(calls) for calls in every}) > 1:
             return
@@ -422,7 +423,7 @@ def _copies(tensors):
 
 
 def _all(by_rank):
-    """Returns what is in any rank's list, once each."""
+    """Returns what is in any rank's list, each once."""
     return list(dict.fromkeys(x for row in by_rank for x in row))
 
 

@@ -1,5 +1,5 @@
-"""`distgrad step FILE:FUNCTION`: check_step of a function that is named on the command line. The
-options are read by src/cli/step_command.cpp."""
+"""Runs `distgrad step FILE:FUNCTION`, which is check_step of a function that the user names.
+src/cli/step_command.cpp reads the options."""
 
 import json
 import sys
@@ -15,7 +15,7 @@ _CODES = {"right": _RIGHT, "disputed": _RIGHT, "wrong": _WRONG, "undecided": _BR
 
 
 class Named:
-    """FILE:FUNCTION, which each process that runs the step imports for itself."""
+    """Stands for FILE:FUNCTION, which each process that runs the step imports for itself."""
 
     def __init__(self, text):
         named.look_for(text)
@@ -36,10 +36,10 @@ def _loaded(text):
 
 
 def main(request):
-    """request: the options, as JSON. The exit code: 0 right, 1 wrong, 2 the user's error, 3 not
-    carried through, or not decided."""
+    """Runs with the options in `request`, as JSON. Returns the exit code: 0 right, 1 wrong, 2 the
+    user's error, 3 not run or not decided."""
     options = json.loads(request)
-    sys.orig_argv = options["command"]  # reports show what the user ran
+    sys.orig_argv = options["command"]  # Reports show the command that the user ran.
     try:
         report = _report(options)
         if launched.team() and launched.team().rank:
@@ -53,13 +53,13 @@ def main(request):
     except (named.NotThere, OutputError, ValueError, TypeError) as error:
         print("step:", on_few_lines(str(error).removeprefix("check_step: ")), file=sys.stderr)
         return _USER
-    except (RankError, launched.LaunchError, AssertionError) as error:  # there is no report
+    except (RankError, launched.LaunchError, AssertionError) as error:  # These have no report.
         print(visible_text(str(error).replace("check_step: ", "step: ", 1)), file=sys.stderr)
         return _BROKEN
 
 
 def _report(options):
-    """A StepReport or a GradientsReport."""
+    """Returns a StepReport or a GradientsReport."""
     function, single = options["function"], options["single"]
     place = named.parts_of(function)[0]
     try:

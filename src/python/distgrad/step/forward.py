@@ -1,6 +1,6 @@
-"""Whether what modules give on the ranks is what they give in a single process, as far as that can
-be known: the same tensor on every rank, its pieces along a dimension, a sum over the ranks, or rows
-of it. Outputs are matched by their modules' names; what fits none of these is not judged.
+"""Compares what modules give on the ranks with what they give in a single process: it is right as
+the same tensor on every rank, its pieces along a dimension, a sum over the ranks, or rows of it.
+Outputs are matched by their modules' names; what fits none of these is not judged.
 """
 
 import dataclasses
@@ -10,15 +10,15 @@ import torch
 
 from ..words import count, ranks_text, some
 
-# Relative, of the norm: by how much forward may be off in these dtypes
+# Forward may be off by this part of the norm in these dtypes.
 _SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-_MOST_PRODUCTS = 1 << 26  # numbers that are looked at to find rows among others
+_MOST_PRODUCTS = 1 << 26  # Finding rows among others may compare so many numbers.
 
 
 @dataclasses.dataclass
 class Match:
-    """state: "same", "departs" or "unknown"; ranks: on which it departs; missing: the rows of the
-    single run's that no rank has; dim: along which the ranks hold pieces."""
+    """Holds a state, "same", "departs" or "unknown", and the ranks on which the output departs.
+    missing lists rows of the single run that no rank has; ranks hold pieces along dim."""
 
     state: str
     ranks: tuple = ()
@@ -28,8 +28,8 @@ class Match:
 
 
 def compare(single, ranks):
-    """{name: Match} of one output of each module, in the single run's order. single: {(name, call,
-    index): tensor}; ranks: likewise by rank."""
+    """Returns {(name, index): Match} of modules' outputs, in the single run's order. single is
+    {(name, call, index): tensor}, and ranks has such a dict for each rank."""
     found, dims = {}, set()
     for name, index in dict.fromkeys((name, index) for name, _, index in single):
         whole = _calls(single, name, index)
@@ -54,7 +54,7 @@ def _match(whole, theirs, dims):
         worst = next((m for state in ("departs", "unknown") for m in found if m.state == state),
                      None)
         return worst or max(found, key=lambda m: len(m.missing))
-    if len(whole) == 1 and whole[0].dim():  # micro-batches
+    if len(whole) == 1 and whole[0].dim():  # The ranks' calls may be micro-batches.
         shapes = {x.shape[1:] for calls in theirs.values() for x in calls}
         if len(shapes) == 1:
             return _match_one(
@@ -63,9 +63,9 @@ def _match(whole, theirs, dims):
 
 
 def _match_one(x, theirs, dims):
-    """x: the single run's; theirs: {rank: tensor}; dims: along which the ranks hold pieces of
-    outputs before: where pieces fit along one of them, and are no rows of the whole, they depart on
-    every rank."""
+    """Matches the single run's x with theirs, {rank: tensor}. Along dims the ranks hold pieces of
+    earlier outputs: if tensors fit as pieces along one of them, but are no rows of the whole, they
+    depart on every rank."""
     slack = max(map(slack_of, [x, *theirs.values()]))
     whole, parts = x.double(), {rank: y.double() for rank, y in theirs.items()}
     if not bool(torch.isfinite(whole).all()):
@@ -91,15 +91,15 @@ def _match_one(x, theirs, dims):
 
 
 def _fit(whole, parts, dim):
-    """Whether tensors of these shapes, one a rank, are pieces along the dimension."""
+    """Returns whether tensors of these shapes, one per rank, fit as pieces along the dimension."""
     return all(y.dim() == whole.dim() > dim and _without(y.shape, dim) == _without(
         whole.shape, dim) for y in parts.values()) and whole.shape[dim] == sum(
             y.shape[dim] for y in parts.values())
 
 
 def _pieces(whole, parts, dim, slack):
-    """Of pieces along a dimension, one behind the other, copies left out; None where they do not
-    make up the whole's shape, or no piece is right."""
+    """Returns the Match of pieces one behind the other along a dimension, without copies, or None
+    if they do not make up the whole's shape, or no piece is right."""
     apart = []  # [(ranks, piece)]
     for rank, y in parts.items():
         if y.dim() != whole.dim():
@@ -122,8 +122,8 @@ def _pieces(whole, parts, dim, slack):
 
 
 def _rows(whole, parts, dim, slack):
-    """Of rows in any order; None where a rank has one that the whole has not, or there are fewer
-    of them, and none that is missing is unlike all others."""
+    """Returns the Match of rows in any order, or None if a rank has a row that the whole has not,
+    or if there are fewer rows although none is missing."""
     rows = whole.movedim(dim, 0).flatten(1) if whole.dim() > 1 else whole[:, None]
     covered, total = torch.zeros(len(rows), dtype=torch.bool), 0
     for y in parts.values():
@@ -142,7 +142,7 @@ def _rows(whole, parts, dim, slack):
 
 
 def _near(a, b, slack):
-    """[i, j]: whether row i of a is row j of b."""
+    """Returns [i, j]: whether row i of a is row j of b."""
     size = b.norm(dim=1).clamp_min(1e-300)
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist") <= slack * size
 
@@ -160,8 +160,8 @@ def slack_of(x):
 
 
 def told(matches):
-    """(sentences, the module at which forward departs or None): what compare() found, of runs whose
-    losses differ."""
+    """Returns (sentences, the module at which forward departs or None) for what compare() found in
+    runs whose losses differ."""
     states = list(matches.items())
     last = max((i for i, (_, m) in enumerate(states) if m.state == "same"), default=-1)
     lines = _missing(states)
@@ -196,7 +196,7 @@ def _missing(states):
 
 
 def _spans(numbers):
-    """"4-6, 9" """
+    """Returns text such as "4-6, 9"."""
     spans = []
     for n in numbers:
         if spans and n == spans[-1][1] + 1:

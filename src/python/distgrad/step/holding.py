@@ -1,5 +1,5 @@
-"""Moved runs can hold what step() takes out of autograd at its values: the target of a student, the
-keys of a momentum encoder. The gradient is right for that as a constant, or wrong."""
+"""Holds what step() takes out of autograd, such as a student's target or a momentum encoder's keys,
+while parameters move. It shows whether the gradient is right with that as a constant."""
 
 import torch
 
@@ -8,8 +8,8 @@ from .roots import is_in_backward
 
 
 class HeldInStep(HeldConstants):
-    """Around runs of step(); the first records. Backward's own work is not held, nor are single
-    numbers: a step returns its loss so, and adds up those of micro-batches."""
+    """Wraps runs of step(), of which the first records. Backward's own work is not held, nor are
+    single numbers, which a step detaches to return its loss or to add up micro-batches' losses."""
 
     def constant(self, x, what):
         if is_in_backward() or not isinstance(x, torch.Tensor) or x.numel() == 1:

@@ -1,9 +1,9 @@
-"""Which parameters' gradients are wrong, by what factor, and what would be right.
+"""Decides which parameters' gradients are wrong, by what factor, and what would be right.
 
-The whole model is moved first. Where what the gradients say is not what the loss does, halves of it
-are moved, then each parameter alone. A wrong gradient without one factor is compared with sums of
-what the ranks have: what agrees with the measured derivative along several random directions is the
-right gradient.
+The whole model is moved first. If gradients do not predict what the loss does, halves of the model
+are moved, then each parameter alone. A wrong gradient that is not off by a factor is compared with
+sums of what the ranks have: one that agrees with the measured derivative along several random
+directions is the right gradient.
 """
 
 import dataclasses
@@ -15,43 +15,43 @@ import torch
 
 from ..words import ranks_text
 
-_ROUNDS = 4  # of moving what is too small to be seen beside the others
-_ALONE = 8  # pieces that are measured one by one rather than by halves
+_ROUNDS = 4  # Pieces that are too small to be seen are moved without the others so many times.
+_ALONE = 8  # So few pieces are measured one by one rather than by halves.
 _SEEDS = (11, 12, 13)
 _ACROSS_SEEDS = (14, 15)
-_ACROSS_SIZES = (1, 4)  # of moves, relative to the usual
-_CONFIRMED_BY = 4  # times what a move of half the size changes
-_ALIKE = 1e-3  # relative: copies' gradients that differ by less differ by rounding
+_ACROSS_SIZES = (1, 4)  # These are sizes of moves, relative to the usual one.
+_CONFIRMED_BY = 4  # An error counts if it is so many times the resolution, or another one's.
+_ALIKE = 1e-3  # Copies' gradients that differ by less, relatively, differ by rounding.
 _HOLDERS = "the ranks that hold it"
-_CLEAR = 3  # times by how much ratios may be off: a common factor differs from 1 by more
-_LIKELY = 4  # times less than the room that they are given gradients are off by rounding
-BLIND = 0.1  # of a gradient: errors that are not seen are noted from this size on
-_FEW = 4  # parameters that are each moved by itself, where more is to be seen
-_AT_A_KINK = 8  # times the width of a kink that a gradient may be off by
-_ROUGHLY = 0.05  # relative: so well known, a factor may be that of other parameters
-_CONFIRMED = 3  # directions along which a sum of gradients has to be right to be called right
+_CLEAR = 3  # A common factor differs from 1 by so many times the error of ratios.
+_LIKELY = 4  # Rounding moves gradients by so many times less than the room that they get.
+BLIND = 0.1  # Errors of this part of a gradient, or more, are noted if they would not be seen.
+_FEW = 4  # So few parameters are each moved alone to see more.
+_AT_A_KINK = 8  # A gradient may be off by so many times the width of a kink.
+_ROUGHLY = 0.05  # A factor that is known so well, relatively, may be that of other parameters.
+_CONFIRMED = 3  # A sum of gradients must be right along so many directions to be called right.
 
 
 @dataclasses.dataclass
 class Finding:
-    """One or more parameters that are wrong in the same way. factors: {rank: p.grad over the
-    derivative} where that is one number on each rank, else empty; right: what is the derivative
-    instead, in words, "" where that is not known; kind: "factor", "zero" or "other"."""
+    """Describes parameters that are wrong in the same way; kind is "factor", "zero" or "other".
+    factors is {rank: p.grad over the derivative} of ranks where that is one number; right says in
+    words what is the derivative instead, or is "" if that is not known."""
 
     kind: str
     names: list
     factors: dict = dataclasses.field(default_factory=dict)
     right: str = ""
-    instead: str = ""  # what p.grad is, in words, where that is known
-    assumed: str = ""  # what is taken for granted
-    said: dict = dataclasses.field(default_factory=dict)  # by rank
-    between: tuple = ()  # two numbers, that a factor lies between if there is one
-    is_no_multiple: bool = False  # whether directions show that there is none
+    instead: str = ""  # It says in words what p.grad is, if that is known.
+    assumed: str = ""  # It says what is taken for granted.
+    said: dict = dataclasses.field(default_factory=dict)  # {rank: what its p.grad says}
+    between: tuple = ()  # If there is a factor, it lies between these two numbers.
+    is_no_multiple: bool = False  # Directions show that there is no factor.
     keys: list = dataclasses.field(default_factory=list)
 
     @property
     def factor(self):
-        """One number on all ranks that hold it, or None."""
+        """Returns the factor if it is one number on all ranks that hold the piece, else None."""
         values = list(self.factors.values())
         close = values and self.factors.keys() >= self.said.keys() and all(
             same_number(v, values[0]) for v in values)
@@ -64,17 +64,17 @@ class Judgement:
     undecided: dict = dataclasses.field(default_factory=dict)  # {name: why}
     too_small: list = dataclasses.field(default_factory=list)  # names
     not_asked: list = dataclasses.field(default_factory=list)  # names
-    ambiguous: list = dataclasses.field(default_factory=list)  # names: right as pieces alone
-    # {name: an error of this relative size would not have been seen}, of those that are right
+    ambiguous: list = dataclasses.field(default_factory=list)  # names that are right as pieces only
+    # {name: the relative size of an error that would not have been seen} is for right ones.
     blind: dict = dataclasses.field(default_factory=dict)
 
 
 class Judge:
-    """On all ranks alike: each decision is made from what all ranks know."""
+    """Judges on all ranks alike, as each decision is made from what all ranks know."""
 
     def __init__(self, measuring, alternatives, seconds):
-        """alternatives(): {words: {name: tensor or None}} of other gradients that may be right,
-        asked for once something is wrong. seconds: how long to look for the place of a mistake."""
+        """Takes alternatives(), which returns other gradients that may be right as {words: {name:
+        tensor or None}} once something is wrong, and how many seconds to look for a mistake."""
         self._measuring, self._alternatives = measuring, alternatives
         self._end = time.monotonic() + seconds
         self._found = Judgement()
@@ -107,7 +107,7 @@ class Judge:
             self._group(keys[i:i + most])
 
     def _group(self, keys):
-        """All that is wrong among these, whose copies have the same gradients."""
+        """Finds all that is wrong among these pieces, whose copies have the same gradients."""
         every = keys
         for _ in range(_ROUNDS):
             found = self._measure(keys, _SEEDS[0])
@@ -126,16 +126,16 @@ class Judge:
             self._across(every)
 
     def _note_blind(self, found, unseen):
-        """Notes what error would not have been seen: what was measured may itself be off by the
-        resolution."""
+        """Notes which error would not have been seen. It is twice the resolution, as what was
+        measured may itself be off by that."""
         for key in found.said:
             if key not in unseen and found.of(key):
                 name, share = self._name(key), 2 * found.resolution / abs(found.of(key))
                 self._found.blind[name] = min(share, self._found.blind.get(name, math.inf))
 
     def _look_closer(self):
-        """Moves by themselves, and further, parameters that are right as far as was seen, where
-        that is not far: all of them, then those of which more is to be seen, then each."""
+        """Moves parameters further, without the others, if they are right only as far as was seen,
+        and that is not far: first all of them, then those still left, then each alone."""
         keys = self._blind()
         while keys and not self._found.findings:
             for part in [[key] for key in keys] if len(keys) <= _FEW else [keys]:
@@ -163,8 +163,8 @@ class Judge:
         return near
 
     def _half_of(self, far, keys, seed, size, alike=True):
-        """Returns the measurement of half this move, of `size`. Its resolution is the noise and
-        what both differ by, without what gradients are off by rounding."""
+        """Returns the measurement of half of the move `far`, which has this size. Its resolution is
+        the noise plus their difference, without rounding of gradients."""
         measuring = self._measuring
         near = measuring.measure(keys, seed, size=size / 2, alike=alike)
         near.resolution = 2 * measuring.noise / (size * measuring.step) + abs(
@@ -172,8 +172,8 @@ class Judge:
         return near
 
     def _across(self, keys):
-        """Finds what is wrong beside the gradients' own directions, along which the curvature
-        hides it in float32. Whether there is anything."""
+        """Finds what is wrong across the gradients' own directions, along which curvature hides it
+        in float32. Returns whether there is anything."""
         if not any(all(self._is_wrong_across(keys, seed, size) for seed in _ACROSS_SEEDS)
                    for size in _ACROSS_SIZES):
             return False
@@ -187,21 +187,21 @@ class Judge:
         return True
 
     def _is_wrong_across(self, keys, seed, size):
-        """Whether half the move confirms that what the loss does is not what the gradients say."""
+        """Returns whether gradients differ from what the loss does, also for half the move."""
         far = self._measuring.measure(keys, seed, alike=None, size=size)
         if far.agrees():
             return False
         return _is_off(self._half_of(far, keys, seed, size, alike=None))
 
     def _rough(self, keys):
-        """No direction gave a derivative."""
+        """Handles pieces for which no direction gave a derivative."""
         if not self._measuring.coarsen():
             return self._undecide(keys)
         self._measuring.find_noise(keys, self._measuring.measure(keys, _SEEDS[0]))
         return self._groups(keys)
 
     def _small(self, keys):
-        """What cannot be seen with a move of the usual size, moved further."""
+        """Moves pieces further that cannot be seen with a move of the usual size."""
         near = self._half_of(self._measuring.measure(keys, _SEEDS[2], size=8), keys, _SEEDS[2], 8)
         unseen = near.unseen()
         if near.agrees():
@@ -215,14 +215,14 @@ class Judge:
         return self._wrong(keys, near)
 
     def _nothing_seen(self, keys):
-        """Neither the gradients nor the loss say anything of these: in float64 they are zero, as
-        of what is not used, or is zero on paper."""
+        """Handles pieces about which neither gradients nor the loss say anything. In float64 both
+        are zero: the piece is not used, or its gradient is zero on paper."""
         if self._measuring.dtype != torch.float64:
             self._found.too_small += [self._name(key) for key in keys]
 
     def _measure(self, keys, seed, alike=True):
-        """A measurement that half the step confirms where it says that something is wrong; None
-        where no direction gives one, as at kinks."""
+        """Returns a measurement, confirmed by half the step if it says that something is wrong, or
+        None if no direction gives one, as at kinks."""
         for attempt in range(3):
             found = self._measuring.measure(keys, seed + 1000 * attempt, alike=alike)
             if found.agrees():
@@ -253,7 +253,7 @@ class Judge:
         return None
 
     def _parts(self, keys):
-        """By who holds them, as each rank may be wrong by a factor of its own; then halves."""
+        """Splits pieces by their holders, as each rank may have its own factor, or in halves."""
         by_holders = {}
         for key in keys:
             by_holders.setdefault(self._measuring.pieces[key].holders, []).append(key)
@@ -263,9 +263,9 @@ class Judge:
         return [[key] for key in keys] if len(keys) <= _ALONE else [keys[:half], keys[half:]]
 
     def _common_factor(self, keys, found):
-        """That all of these are wrong by, as other directions show, and parts of them; or None. A
-        few among many that are right show one factor for all, too: but not in both halves, however
-        these are taken."""
+        """Returns the factor by which all of these are wrong, or None. Other directions must show
+        it, and halves of the pieces: a few wrong pieces among many right ones show one factor for
+        all as well, but not in both halves of every split."""
         for seed in _SEEDS[1:]:
             again = self._measuring.measure(keys, seed, alike=False)
             if _common(found, again) is None:
@@ -284,7 +284,7 @@ class Judge:
         return again.ratio()
 
     def _is_late(self):
-        """On all ranks alike: clocks differ."""
+        """Returns, alike on all ranks, whether time is over on one, as clocks differ."""
         return any(self._measuring.runs.gather(time.monotonic() > self._end))
 
     def _scaled(self, keys, factor, found):
@@ -295,11 +295,11 @@ class Judge:
                               said=found.values(key), assumed=self._assumed_of(key, factor)))
 
     def _one(self, key, found):
-        """A piece of which all copies say the same, and that is wrong."""
+        """Judges a wrong piece of which all copies say the same."""
         if found.ratio() is None:
             found = self._resolved(key, _SEEDS[0])
         again = self._resolved(key, _SEEDS[1])
-        if again.agrees():  # along another direction it is right
+        if again.agrees():  # The gradient is right along another direction.
             return self._undecide([key])
         if self._has_kink(key):
             return self._undecide([key], "the loss has a kink here")
@@ -321,9 +321,8 @@ class Judge:
         return None
 
     def _has_kink(self, key):
-        """Returns whether the slopes on both sides stay apart as moves get shorter, as at a ReLU's
-        0, and p.grad is off by no more than a few times that: each element may be on either
-        side."""
+        """Returns whether slopes on both sides stay apart as moves get shorter, as at a ReLU's 0,
+        and p.grad is off by only a few times that: each element may be on either side."""
         for seed in _SEEDS:
             far, near = (self._measuring.measure([key], seed, size=size, alike=False)
                          for size in (1, 0.25))
@@ -334,7 +333,7 @@ class Judge:
         return True
 
     def _resolved(self, key, seed):
-        """Of one piece, moved as far as gives the loss's derivative most exactly."""
+        """Measures one piece, moved as far as gives the loss's derivative most exactly."""
         best = self._measuring.measure([key], seed, alike=False)
         for size in (1, 4, 16):
             if best.ratio() is not None:
@@ -355,8 +354,8 @@ class Judge:
     # -- copies with gradients of their own
 
     def _copies(self, key):
-        """A piece whose holders have different gradients: at most one of them is right, if it is
-        one variable."""
+        """Judges a piece whose holders have different gradients. If it is one variable, at most one
+        of them is right."""
         piece = self._measuring.pieces[key]
         if self._may_be_pieces(piece) and self._is_right_as_pieces(piece):
             self._found.ambiguous.append(piece.name)
@@ -364,8 +363,8 @@ class Judge:
         found = [self._measuring.measure([key], seed) for seed in _SEEDS]
         if all(abs(s.value - m.measured) <= m.resolution
                for m in found for s in m.said[key].values()):
-            return self._nothing_seen([key])  # they differ by less than can be measured
-        # One of many copies is a multiple along a few directions by chance.
+            return self._nothing_seen([key])  # The copies differ by less than can be measured.
+        # One of many copies may be a multiple along a few directions by chance.
         found += [self._measuring.measure([key], seed) for seed in _ACROSS_SEEDS]
         factors, are_resolved = {}, all(abs(m.measured) > 100 * m.resolution for m in found)
         for rank in piece.holders if are_resolved else ():
@@ -377,8 +376,8 @@ class Judge:
                           is_no_multiple=are_resolved))
 
     def _may_be_pieces(self, piece):
-        """Whether equal values show nothing: they are one number, as zeros of a bias, and what else
-        the module has is cut."""
+        """Returns whether equal values show nothing, because they are one number, as a bias's
+        zeros, and another parameter of the module is cut into pieces."""
         module = piece.name.rpartition(".")[0]
         return piece.is_constant and not piece.declared and any(
             other.index > 0 and other.name.rpartition(".")[0] == module
@@ -394,8 +393,8 @@ class Judge:
         return found is not None and found.agrees()
 
     def _assumed_of(self, key, factor):
-        """Returns the assumption that these are copies, where the factor is what p.grad of pieces
-        would be off by."""
+        """Returns the assumption that these are copies, if p.grad of pieces would be off by this
+        factor; else ""."""
         piece = self._measuring.pieces[key]
         n = len(piece.holders)
         return self._assumption(piece) if n > 1 and same_number(factor * n, 1.0) else ""
@@ -408,14 +407,14 @@ class Judge:
     # -- what would be right
 
     def _right(self, key, is_wrong=True):
-        """Words for what has the measured derivative of this piece along several directions; ""
-        where nothing that is known has."""
+        """Returns words for a known gradient that is this piece's measured derivative along several
+        directions, or ""."""
         known = self._known_gradient([key], is_wrong)
         return "" if known is None else known[0]
 
     def _by_known_gradients(self, keys, is_wrong=True):
-        """Where sums of what the ranks have are the derivative of all of these together, each is
-        compared with that. Those that were told."""
+        """Compares each piece with a sum of what the ranks have, if there is one that is the
+        derivative of all of these together. Returns the pieces that it decides."""
         if any(self._may_be_pieces(self._measuring.pieces[key]) for key in keys):
             return set()
         known = self._known_gradient(keys, is_wrong)
@@ -434,7 +433,7 @@ class Judge:
         piece, factors = self._measuring.pieces[key], {}
         error = self._measuring.error_of(key)
         rounding = 8 * error
-        # beside the norms
+        # Values that are this small beside the norms are rounding.
         tiny = max(1e-12 if self._measuring.dtype == torch.float64 else 1e-4, error / 4)
         are_right = True
         for rank in piece.holders:
@@ -460,8 +459,8 @@ class Judge:
 
     @staticmethod
     def _what_it_is(key, measurements, others):
-        """Words for what all ranks have in p.grad of a piece, where that is another sum of what the
-        ranks have; else ""."""
+        """Returns words for what all ranks have in p.grad of a piece, if it is another sum of what
+        the ranks have; else ""."""
         for words in others[0]:
             if "p.grad" not in words and all(
                     abs(said.value - values[words][key]) <= 1e-6 * abs(said.value)
@@ -471,14 +470,15 @@ class Judge:
         return ""
 
     def _known_gradient(self, keys, is_wrong):
-        """(words, measurements, [{key: what it says}] of each, [{words: {key: ...}}] of all that
-        was tried) of a sum of what the ranks have that is the derivative along several directions;
-        None. is_wrong: whether p.grad, the mean of its copies, is known not to be it."""
+        """Finds a sum of what the ranks have that is the derivative along several directions.
+        Returns (its words, measurements, [{key: what it says}] for each, [{words: {key: what they
+        say}}] of all that was tried), or None. is_wrong says that p.grad, as the copies' mean, is
+        known to be wrong."""
         if self._sums is None:
             self._sums = self._alternatives()
         candidates, measurements, every = None, [], []
         for seed in range(31, 31 + _CONFIRMED):
-            # The last is beside the gradients' own directions, in float32: see _across()
+            # In float32 the last direction is across the gradients' own, as in _across().
             is_across = seed == 30 + _CONFIRMED and self._measuring.dtype == torch.float32
             alike = None if is_across else False
             found = self._measuring.measure(keys, seed, alike=alike)
@@ -500,8 +500,8 @@ class Judge:
 
     @staticmethod
     def _better(candidates, measurements, every):
-        """Returns the candidates that are much nearer to what was measured than p.grad is: these
-        are held to a share of the whole, and only a small part of it may be wrong."""
+        """Returns the candidates that are much nearer to what was measured than p.grad is. Their
+        room is a share of the whole, of which only a small part may be wrong."""
         off = {words: sum(abs(sum(values[words].values()) - m.measured)
                           for m, values in zip(measurements, every)) for words in candidates}
         most = sum(abs(m.total() - m.measured) for m in measurements) / _CONFIRMED_BY
@@ -511,8 +511,8 @@ class Judge:
         return 1e-6 if self._measuring.dtype == torch.float64 else 1e-2
 
     def _values_of(self, keys, seed, alike):
-        """{words: {key: what that gradient says of the move}}: of sums and means of p.grad, and of
-        what backward brought, over the ranks that hold a piece, and of single ranks'."""
+        """Returns {words: {key: what that gradient says of the move}} for sums and means, over the
+        ranks that hold a piece, of p.grad and of what backward brought, and for single ranks'."""
         mine = {words: self._measuring.dots(keys, seed, tensors, alike=alike)
                 for words, tensors in self._sums.items()}
         every = self._measuring.runs.gather(mine)
@@ -547,8 +547,8 @@ class Judge:
         return self._measuring.pieces[key].name
 
     def _join(self):
-        """Pieces of one parameter, then parameters that are wrong alike; those whose factor is
-        known roughly come last."""
+        """Joins findings of pieces or parameters that are wrong alike. Those whose factor is known
+        only roughly come last, to join others."""
         joined = []
         for finding in sorted(self._found.findings, key=lambda f: bool(f.between)):
             for other in joined:
@@ -565,8 +565,7 @@ class Judge:
 
 
 def _of(holders, text):
-    """Returns a text on all pieces' holders as one on these: a sum over one rank is that rank's.
-    """
+    """Returns a text on all pieces' holders for these ones. A sum over one rank is that rank's."""
     if len(holders) > 1:
         return text.replace(_HOLDERS, ranks_text(holders))
     return re.sub(rf"the (sum|mean) of (.*) over {_HOLDERS}", rf"\2 on {ranks_text(holders)}", text)
@@ -603,7 +602,7 @@ def _alike(a, b):
 
 
 def _differs(said):
-    """Whether copies have different gradients, by more than rounding."""
+    """Returns whether copies' gradients differ by more than rounding."""
     values = list(said.values())
     size = max(s.size for s in values) if values else 0.0
     return len(values) > 1 and any(abs(s.value - values[0].value) > _ALIKE * max(
@@ -611,7 +610,7 @@ def _differs(said):
 
 
 def _common(first, second):
-    """The factor that both measurements, of other directions, show for all pieces; None."""
+    """Returns the factor that both measurements, along different directions, show, or None."""
     ratios = [first.ratio(), second.ratio()]
     if None in ratios:
         return None
@@ -626,9 +625,8 @@ def _both(a, b):
 
 
 def _between(*measurements):
-    """Returns the least and the most that p.grad may be times the derivative, if it is a multiple
-    of it along all of these directions; () where one of them says nothing, None where there is no
-    such number."""
+    """Returns the least and the largest factor of p.grad over the derivative that all of these
+    directions allow, () if one of them says nothing, or None if no factor is possible."""
     found = float("-inf"), float("inf")
     for m in measurements:
         if abs(m.measured) <= 2 * (m.resolution - m.rounding):
@@ -640,5 +638,5 @@ def _between(*measurements):
 
 
 def _slack(*measurements):
-    """By how much their ratios may be off, relative."""
+    """Returns by how much the measurements' ratios may be off, relatively."""
     return sum(2 * m.resolution / abs(m.measured) for m in measurements)

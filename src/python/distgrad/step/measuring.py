@@ -1,9 +1,8 @@
-"""The derivative of the declared loss along a move of parameters, beside what p.grad says of it.
+"""Measures the declared loss's derivative along a move of parameters, beside what p.grad says.
 
-All pieces of a group are moved at once, each by an amount of the size of its own values: along a
-random direction and along its gradient. One number is measured, the change of the loss; what the
-gradients say is a sum over the pieces. Both are of the real move, after rounding to the parameter's
-dtype.
+All pieces of a group are moved at once, in proportion to their own values, along a random direction
+and along their gradients. The loss's change is one number; what the gradients say is a sum over the
+pieces. Both are of the real move, after rounding to the parameter's dtype.
 """
 
 import dataclasses
@@ -14,20 +13,19 @@ import torch
 
 from .variables import local_of
 
-# By the coarsest dtype that the step computes in: the size of a move relative to the values', by
-# how much of the whole the curvature of the loss may falsify the derivative (seen to be far less),
-# and its rounding.
+# By the coarsest dtype that the step computes in, these are the size of a move relative to the
+# values, the relative error that the loss's curvature may add (far less in practice), and rounding.
 _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0**-23),
           torch.float16: (2e-2, 2e-2, 2.0**-10), torch.bfloat16: (6e-2, 4e-2, 2.0**-7)}
-# Of values that were in a shorter dtype: how far each may be off, relative.
+# Values that were once in a shorter dtype may be off by this, relatively.
 _ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
-_ZEROS_MOVE = 0.1  # of parameters that are all zero, relative to 1
-_SEEN = 4  # times the resolution: an error of this size is found
+_ZEROS_MOVE = 0.1  # Parameters that are all zero move as if they had this size.
+_SEEN = 4  # An error of this many resolutions is found.
 
 
 @dataclasses.dataclass
 class Said:
-    """What p.grad on one rank says of a move of one piece. size: the product of both norms."""
+    """Holds what p.grad on one rank says of a piece's move; size is the product of their norms."""
 
     value: float
     size: float
@@ -35,26 +33,26 @@ class Said:
 
 @dataclasses.dataclass
 class Measurement:
-    """measured: the change of the loss per unit of the move; said: {piece's key: {rank: Said}};
-    resolution: by how much measured and the sum of said may be apart; rounding: what of that said
-    is off by, of gradients in a shorter dtype."""
+    """Holds measured, the change of the loss per unit of the move, and said, {piece's key: {rank:
+    Said}}. resolution is how far measured and the sum of said may be apart; rounding is the part of
+    it that comes from gradients in a shorter dtype."""
 
     measured: float
     said: dict
     resolution: float
     rounding: float = 0.0
-    sides: tuple = ()  # the change on either side
+    sides: tuple = ()  # The loss changes so on either side.
 
     def total(self):
         return sum(self.of(key) for key in self.said)
 
     def of(self, key):
-        """What copies say on average."""
+        """Returns what copies say on average."""
         values = self.values(key).values()
         return sum(values) / len(values)
 
     def values(self, key):
-        """{rank: what its p.grad says}"""
+        """Returns {rank: what its p.grad says}."""
         return {rank: said.value for rank, said in self.said[key].items()}
 
     def weight(self):
@@ -64,29 +62,28 @@ class Measurement:
         return abs(self.measured - self.total()) <= self.resolution
 
     def unseen(self):
-        """The pieces whose share of the sum is too small for an error in them to be seen."""
+        """Returns pieces whose share of the sum is too small for an error in them to be seen."""
         return [key for key in self.said if abs(self.of(key)) < _SEEN * self.resolution]
 
     def ratio(self):
-        """What the gradients say over what is measured; None where that is not resolved to 1 %."""
+        """Returns what gradients say over what is measured, or None if not resolved to 1 %."""
         if abs(self.measured) < 100 * self.resolution:
             return None
         return self.total() / self.measured
 
 
 class Measuring:
-    """Of pieces that this rank knows as `pieces`. gradients: {name: tensor or None}, as the step
-    left them."""
+    """Measures moves of the pieces. gradients is {name: tensor or None} as the step left them."""
 
     def __init__(self, runs, pieces, gradients, base, dtypes, cast_to=None):
-        """dtypes: texts of those that step() computes in, on any rank; cast_to: the dtype that it
-        casts to where the loss is measured without that."""
+        """Takes dtypes, texts of those in which step() computes on this rank, and cast_to, the
+        dtype of its casts if the loss is measured without them."""
         self.runs, self.pieces = runs, {piece.key: piece for piece in pieces}
         self.gradients, self.base = gradients, base
         self.dtype = self._coarsest(dtypes)
         self.step, self._curvature, self._eps = _SIZES[self.dtype]
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
-        self.shared = frozenset()  # pieces whose holders all have the same gradient
+        self.shared = frozenset()  # The holders of these pieces all have the same gradient.
         self._weights, self._sizes = {}, {}
         self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
         self._cast_error = 4 * _ROUNDED[cast_to] if cast_to else 0.0
@@ -94,15 +91,15 @@ class Measuring:
     # -- the precision
 
     def _rounded_gradients(self):
-        """Of pieces whose gradients, on some rank, are values of a shorter dtype in a tensor of a
-        wider one: that they were reduced in, perhaps."""
+        """Returns {key: (dtype's name, relative error)} of pieces whose gradients on some rank hold
+        values of a shorter dtype in a wider one, perhaps because they were reduced in it."""
         own = {}
         largest = max((float(g.abs().max()) for g in self.gradients.values()
                        if g is not None and g.numel()), default=0.0)
         for key in self._own(self.pieces):
             gradient = self.gradients[self.pieces[key].name]
             for dtype, error in _ROUNDED.items():
-                # A gradient that is nothing but rounding has few digits by nature
+                # A gradient that is only rounding error has few digits by nature.
                 if gradient is not None and torch.finfo(gradient.dtype).eps < 2 * error and bool(
                         (gradient.abs() > 64 * torch.finfo(gradient.dtype).eps * largest).any()
                 ) and _holds(gradient, dtype):
@@ -127,8 +124,8 @@ class Measuring:
         return max(found, key=lambda d: _SIZES[d][2])
 
     def coarsen(self):
-        """Where a loss in float64 turns out rougher than float64 is: something inside computes in
-        float32. Whether that was not known yet."""
+        """Switches to float32 if a loss in float64 is rougher than that dtype, as something inside
+        computes in float32. Returns False if that was known."""
         if self.dtype != torch.float64:
             return False
         self.dtype = torch.float32
@@ -136,7 +133,7 @@ class Measuring:
         return True
 
     def most_together(self):
-        """How many pieces may be moved at once so that an error in each is seen."""
+        """Returns how many pieces may be moved at once so that an error in each is seen."""
         return max(1, int(1 / (1.5 * _SEEN * self._curvature)))
 
     def _loss_size(self):
@@ -145,9 +142,9 @@ class Measuring:
         return max([abs(self.base), *sizes])
 
     def find_noise(self, keys, first):
-        """How far the loss is off a smooth function of the parameters: from moves of a few
-        roundings, of which what the gradients say is left out, times what that was off in `first`,
-        a measurement."""
+        """Finds how far the loss is off a smooth function of the parameters, from moves of a few
+        roundings. What gradients say is subtracted, times the factor by which it was off in the
+        Measurement `first`."""
         if self.dtype == torch.float64:
             return
         few = 8 if self.dtype == torch.float32 else 1
@@ -169,9 +166,9 @@ class Measuring:
     # -- measurements
 
     def measure(self, keys, seed, *, size=1.0, alike=True):
-        """Of these pieces moved together. size: of the move relative to the usual; alike: all
-        pieces along their gradients by their full share, else by a random part of it; None: not
-        along them at all."""
+        """Returns the Measurement of these pieces moved together. size is relative to the usual
+        move. With alike=True all pieces move along their gradients by a full share, with False by
+        a random part of it, and with None not along them."""
         keys = list(keys)
         self._weigh(keys)
         step = self.step * size
@@ -192,7 +189,7 @@ class Measuring:
         found.sides = (losses[0] - self.base) / step, (self.base - losses[1]) / step
         weight, total = found.weight(), abs(found.total())
         if total > 0.5 * weight and abs(found.measured) < total:
-            weight *= abs(found.measured) / total  # the curvature is the loss's, not p.grad's
+            weight *= abs(found.measured) / total  # Curvature depends on the loss, not on p.grad.
         weight = max(weight, abs(found.measured))
         rounding = sum(self.error_of(key) * max((s.size for s in said[key].values()), default=0.0)
                        for key in keys)
@@ -201,8 +198,8 @@ class Measuring:
         return found
 
     def dots(self, keys, seed, tensors, *, alike=True):
-        """{key: what these tensors {name: tensor or None} of this rank say of the move}, per unit
-        of it; for moves that measure() made."""
+        """Returns {key: what this rank's {name: tensor or None} say of the move}, per unit of the
+        move, for moves that measure() made."""
         self._weigh(list(keys))
         found = {}
         for key in self._own(keys):
@@ -218,7 +215,7 @@ class Measuring:
         return [key for key in keys if self.runs.rank in self.pieces[key].holders]
 
     def _moved(self, keys, seed, step, alike=True):
-        """Moves this rank's pieces. {key: (the parameter's local tensor, a copy from before)}"""
+        """Moves this rank's pieces; returns {key: (parameter's local tensor, a copy of before)}."""
         before = {}
         with torch.no_grad():
             for key in self._own(keys):
@@ -235,7 +232,7 @@ class Measuring:
                 local.copy_(value)
 
     def _dots(self, before):
-        """{key: (what this rank's gradient says of the move as it was made, product of norms)}"""
+        """Returns {key: (what this rank's gradient says of the real move, product of norms)}."""
         found = {}
         for key, (local, value) in before.items():
             gradient = self.gradients[self.pieces[key].name]
@@ -249,7 +246,7 @@ class Measuring:
         return found
 
     def _weigh(self, keys):
-        """Along their gradients large pieces move by less: small ones count beside them."""
+        """Weighs pieces: those with large gradients move less, so that small ones count as well."""
         unknown = [key for key in keys if key not in self._weights]
         if not self.runs.gather(bool(unknown))[0]:
             return
@@ -268,14 +265,14 @@ class Measuring:
             self._weights[key] = min(1.0, median / size) if size > 0 else 1.0
 
     def _size(self, key):
-        """Root of the mean square of the values, that there are between runs."""
+        """Returns the root mean square of a piece's values, which are unmoved between runs."""
         if key not in self._sizes:
             local = real(local_of(self.runs.parameters[self.pieces[key].name]).detach())
             self._sizes[key] = float(local.double().square().mean().sqrt()) or _ZEROS_MOVE
         return self._sizes[key]
 
     def _direction(self, key, seed, alike):
-        """The same on all ranks that hold the piece."""
+        """Returns the piece's move, the same on all ranks that hold it."""
         piece = self.pieces[key]
         p = self.runs.parameters[piece.name]
         local = local_of(p).detach()
@@ -294,7 +291,7 @@ class Measuring:
 
 
 def _holds(x, dtype):
-    """Whether all elements are values of a shorter dtype."""
+    """Returns whether all elements are values of a shorter dtype."""
     parts = real(x)
     return bool((parts == parts.to(dtype).to(parts.dtype)).all())
 
@@ -312,7 +309,7 @@ def real(x):
 
 
 def dot(gradient, move):
-    """The change of a loss along a move: of complex values the real part, as in PyTorch."""
+    """Returns a loss's change along a move; complex values count as in PyTorch, by real parts."""
     wide = torch.complex128 if move.is_complex() or gradient.is_complex() else torch.float64
     a, b = gradient.detach().to(wide), move.to(wide)
     return float((real(a) * real(b)).sum())

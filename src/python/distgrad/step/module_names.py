@@ -1,4 +1,4 @@
-"""Names of the modules that a step of its own making calls."""
+"""Finds names for the modules that a step calls, although it does not tell its model."""
 
 import gc
 
@@ -8,10 +8,10 @@ from .variables import plain
 
 
 def names_of(modules, wanted):
-    """{key: name} of called modules {key: module}, as named_modules() of the model has them,
-    without those of wrappers; no two alike. wanted: names of parameters: one run's model may stand
-    in another module (a loss that holds it, a trainer), the other's by itself, and both are to go
-    by these."""
+    """Returns {key: name} for called modules {key: module}, with distinct names as the model's
+    named_modules() has them, without those of wrappers. `wanted` has names of parameters. One run's
+    model may be inside another module (a loss that holds it, a trainer) and the other run's not, so
+    both are named as `wanted` has it."""
     own = _own_names(modules)
     parameters = [plain(f"{own[key]}.{name}".removeprefix("."))
                   for key, module in modules.items() for name, _ in module.named_parameters()]
@@ -19,7 +19,7 @@ def names_of(modules, wanted):
     found, taken = {}, set()
     for key, module in modules.items():
         name = rename(own[key])
-        if name in taken:  # as of a wrapper
+        if name in taken:  # A wrapper has the name of what it wraps.
             name = f"{name} ({type(module).__name__})".strip()
         while name in taken:
             name += "'"
@@ -29,7 +29,8 @@ def names_of(modules, wanted):
 
 
 def _own_names(modules):
-    """Of a root "", or where there are several ones that others hold too, "(its class)"."""
+    """Returns {key: name} within the module's root, "" for a root itself, or "(its class)" if no
+    root has it."""
     alive = [m for m in gc.get_objects() if _is_module(m)]
     children = {id(child) for m in alive for child in m._modules.values() if child is not None}
     order = {id(m): i for i, m in enumerate(modules.values())}
@@ -44,14 +45,14 @@ def _own_names(modules):
 
 
 def _is_module(x):
-    try:  # by type: objects that pretend to be others warn, or do more, where they are asked
+    try:  # isinstance() would ask proxies, which warn or do more when asked.
         return issubclass(type(x), torch.nn.Module) and "_modules" in x.__dict__
     except Exception:
         return False
 
 
 class _Renaming:
-    """`strip` or `add`: what is at the beginning of the recorded names, or is missing there."""
+    """Finds the prefix that recorded names have in addition (`strip`) or lack (`add`)."""
 
     def __init__(self, recorded, wanted):
         counts, self.strip, self.add = {}, "", ""
@@ -77,7 +78,7 @@ class _Renaming:
 
 
 def _splits(name):
-    """(its first parts, the rest), nothing first."""
+    """Returns [(a name's first parts, the rest)], with no first parts at the beginning."""
     parts = name.split(".")
     return [("".join(part + "." for part in parts[:i]), ".".join(parts[i:]))
             for i in range(len(parts))]

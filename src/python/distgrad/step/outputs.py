@@ -1,4 +1,4 @@
-"""The outputs of modules: what backward brings to each, and the loss with one of them moved.
+"""Compares what backward brings to modules' outputs with how the loss changes if one is moved.
 
 An output that several ranks hold with the same bits is one variable with copies, as parameters are.
 """
@@ -18,22 +18,22 @@ from .measuring import dot, number, real
 from .roots import is_asking, is_in_backward
 from .variables import digest, has_shares, local_of, plain
 
-_MOST_BYTES = 1 << 28  # of cotangents that one rank keeps
-_MOST_ALIGNED = 1 << 20  # elements of a cotangent that the ranks send each other
-# (seed, whether the output is moved along its cotangent, too): that gives the best signal, and what
-# is proportional along it alone need not be. The last is asked where the others do not decide.
+_MOST_BYTES = 1 << 28  # One rank keeps no more bytes of cotangents than this.
+_MOST_ALIGNED = 1 << 20  # Ranks send each other cotangents of at most so many elements.
+# Each is (seed, whether the output is also moved along its cotangent). That gives the best signal,
+# but alone it does not prove a factor. The last is asked only if the others do not decide.
 _DIRECTIONS = ((51, True), (52, False), (53, True))
-# relative: a ratio that is further off asks for all directions, though rounding may explain it
+# A ratio that is off by more, relatively, gets all directions, even if rounding may explain it.
 _CLOSE = 2e-3
-_LEAST_S = 5  # for looking, whatever is left of the time
+_LEAST_S = 5  # Looking may take so long, whatever is left of the time.
 
 
 class Watch:
-    """Hooks on the modules' outputs while step() runs. act(key, tensor): what is handed on in its
-    place, or None; key: (module's name, how often it was called before, which of its tensors).
-    Without a model, of whatever modules are called: for names they have numbers, in the order of
-    their first calls, and are in `modules`. What a module hands on of one inside is not asked
-    twice."""
+    """Hooks the modules' outputs while step() runs. act(key, tensor) returns what is handed on in
+    place of the tensor, or None; key is (module's name, number of its earlier calls, which of its
+    tensors). Without a model it hooks whatever modules are called; instead of names these have
+    numbers in the order of their first calls, which `modules` maps to them. An output that a module
+    hands on from one inside it is seen once."""
 
     def __init__(self, model, act):
         self._is_open = model is None
@@ -41,7 +41,7 @@ class Watch:
             plain(name): module for name, module in model.named_modules()
             if not name or plain(name)}
         self._act, self._calls, self._handles, self._numbers = act, {}, [], {}
-        self._last = None  # a weak reference to what was handed on last
+        self._last = None  # It is a weak reference to the tensor that was handed on last.
 
     def __enter__(self):
         if self._is_open:
@@ -57,11 +57,11 @@ class Watch:
 
     def _any(self, module, _, output):
         number = self._numbers.setdefault(id(module), len(self._numbers))
-        self.modules[number] = module  # kept, as another may get the id of one that is gone
+        self.modules[number] = module  # It stays alive, or another module could get its id.
         return self._gave(number, output)
 
     def _gave(self, name, output):
-        again = is_in_backward()  # a checkpoint's second forward
+        again = is_in_backward()  # Checkpointing runs forward a second time, in backward.
         call = self._calls.get((name, again), 0)
         self._calls[name, again] = call + 1
         leaves, spec = tree_flatten(output)
@@ -78,9 +78,9 @@ class Watch:
 
 @dataclasses.dataclass
 class Precision:
-    """Of what is measured by moving an output. step: of a move, relative to the output; noise: of
-    the loss; slack: by how much a factor may be off, relative. is_whole: the loss is all that
-    backward begins at, without a scale that is taken out later."""
+    """Says how exact moves of outputs measure. step is a move's size relative to the output; noise
+    is the loss's; slack is the relative error of a factor. is_whole says that backward begins at
+    the loss itself, without a scale that is taken out later."""
 
     step: float
     noise: float
@@ -89,12 +89,12 @@ class Precision:
 
 
 class Place:
-    """An output. groups: [(ranks that hold it with the same values, ...)]."""
+    """Holds an output; each tuple in groups has ranks that hold it with the same values."""
 
     def __init__(self, key, groups):
         self.key, self.groups, self.base = key, groups, None
-        self.ratios = []  # by direction: (counting each group once, counting each rank), or None
-        self.state = "not asked"  # or "right", "shares", "wrong", "not decided"
+        self.ratios = []  # (counting each group once, counting each rank) or None, by direction
+        self.state = "not asked"  # judge() sets "right", "shares", "wrong" or "not decided".
 
     @property
     def name(self):
@@ -112,12 +112,12 @@ class Place:
         return any(len(group) > 1 for group in self.groups)
 
     def known(self):
-        """[(counting each group of copies once, counting each rank)], of the directions in which
-        the loss was seen to change."""
+        """Returns the ratios (counting each group of copies once, counting each rank) of directions
+        in which the loss was seen to change."""
         return [ratio for ratio in self.ratios if ratio is not None]
 
     def judge(self, base, slack):
-        """base: what the ratio is to be."""
+        """Sets the state, given the right ratio `base`."""
         self.base, known = base, self.known()
         if base is None or not known or None in self.ratios[:1]:
             self.state = "not decided"
@@ -132,8 +132,8 @@ class Place:
             self.state = "wrong" if len(off) > 1 else "not decided"
 
     def wants_more(self):
-        """Returns whether another direction may tell more: of what is within the slack, but not
-        close, as well."""
+        """Returns whether another direction may tell more, also about a ratio that is within the
+        slack but not close."""
         if not self.known() or len(self.ratios) == len(_DIRECTIONS):
             return False
         if self.state == "right":
@@ -142,7 +142,8 @@ class Place:
         return len(self.known()) < 2 or self.state == "not decided" and self.base is not None
 
     def factor(self, slack):
-        """What the cotangent is times the right one; None where that is no number, or not known."""
+        """Returns the cotangent's factor over the right one, or None if there is none or it is not
+        known."""
         if None in self.ratios[:2] or len(self.ratios) < 2:
             return None
         for values in zip(*self.known()):
@@ -152,15 +153,15 @@ class Place:
 
 
 class Outputs:
-    """Of steps whose gradients were found wrong. On all ranks alike. names: of modules, by the
-    numbers of Watch; needed: keys of outputs that are to have a gradient."""
+    """Measures outputs of a step whose gradients are wrong, on all ranks alike. names maps Watch's
+    numbers to modules' names; needed has keys of outputs that should have a gradient."""
 
     def __init__(self, runs, precision, seconds, names=None, needed=()):
         self._runs, self._precision, self._names = runs, precision, names
         self._needed, self._seconds = set(needed), max(seconds, _LEAST_S)
 
     def places(self):
-        """All, in the order of backward, with their states."""
+        """Returns all Places in the order of backward, with their states."""
         self._end = time.monotonic() + self._seconds
         self._sizes, self._cotangents, self._kept, self._aligned = {}, {}, 0, {}
         found = self._look()
@@ -195,7 +196,7 @@ class Outputs:
     # -- what there is
 
     def _watch(self, act):
-        """act(key, tensor), with the names that all ranks have."""
+        """Returns a Watch that calls act(key, tensor) with the names that all ranks have."""
         return Watch(self._runs.model, lambda own, x: act(self._key_of(own), x))
 
     def _key_of(self, own):
@@ -231,7 +232,7 @@ class Outputs:
         return found
 
     def _came(self, key, gradient):
-        if gradient is None or is_asking():  # None is of a Function that gives none
+        if gradient is None or is_asking():  # A Function may give no gradient, which is None here.
             return
         with contextlib.suppress(RuntimeError):
             value = local_of(gradient.detach())
@@ -243,7 +244,7 @@ class Outputs:
     # -- in which order
 
     def _order(self, places):
-        """Their numbers, from the loss on; by halves where there is no time for all."""
+        """Yields the places' numbers from the loss on, or by halves if there is no time for all."""
         runs = self._runs
         one = max(runs.gather(runs.seconds / max(runs.count, 1)))
         left = min(runs.gather(self._end - time.monotonic()))
@@ -251,7 +252,7 @@ class Outputs:
             yield from range(len(places))
             return
         asked = set()
-        for i in range(len(places)):  # the first that can be decided
+        for i in range(len(places)):  # Bisection begins behind the first that can be decided.
             asked.add(i)
             yield i
             if places[i].state in ("right", "wrong", "shares"):
@@ -277,8 +278,7 @@ class Outputs:
         return next((g for g in place.groups if self._runs.rank in g), None)
 
     def _align(self, place):
-        """Finds the cotangent that the output is moved along, too: the sum of what its copies
-        have."""
+        """Finds the cotangent along which the output is also moved: the sum of its copies'."""
         if place.key in self._aligned:
             return
         mine = self._cotangents.get(place.key)
@@ -339,14 +339,14 @@ class Outputs:
     # -- what that says
 
     def _usual_factors(self):
-        """What backward says over what is measured, at any place: each rank's backward is of its
-        own loss, of which the declared one may be the mean."""
+        """Returns the usual ratios of what backward says to what is measured: each rank's backward
+        is of its own loss, and the declared loss may be these losses' mean."""
         losses = {loss for loss in self._runs.losses if loss is not None}
         return (1, len(losses)) if self._runs.objective == "mean" else (1,)
 
     def _judge(self, places):
-        """Their states: the factor between what backward says and what is measured is everywhere
-        that of the first place, next to the loss, where that is a usual one."""
+        """Judges the places: the right ratio of what backward says to what is measured is that of
+        the first place, next to the loss, if it is a usual one."""
         slack, usual = self._precision.slack, self._usual_factors()
         first = next((p.known()[0] for p in places if p.known()), ())
         base = next((x for x in first for factor in usual if _same(x, factor, slack)), None)
@@ -358,8 +358,8 @@ class Outputs:
 
 
 def _merged(rows):
-    """All keys, in an order that is that of each row where these agree: what one rank alone has
-    comes behind what it has before it."""
+    """Returns all keys in the rows' order, as far as these agree. A key that only one rank has
+    comes behind the key before it there."""
     found = []
     for row in rows:
         place = 0
@@ -377,11 +377,12 @@ def _same(a, b, slack):
 
 
 def departure(places):
-    """("wrong", place, the right one asked before it or None), ("shares", ...) or None."""
+    """Returns where backward departs: ("wrong" or "shares", place, the right place before it or
+    None), or None if it does not."""
     asked = [p for p in places if p.state in ("right", "shares", "wrong")]
     wrong = next((i for i, p in enumerate(asked) if p.state == "wrong"), None)
     if wrong is not None:
-        first = wrong  # shares that nothing adds up are added to something else there
+        first = wrong  # Shares that were never added up make this wrong, so they are the mistake.
         while first and asked[first - 1].state == "shares":
             first -= 1
         kind = "wrong" if first == wrong else "shares"
@@ -401,7 +402,7 @@ def as_data(places, slack=1e-2):
 
 
 def told(places, slack=1e-2):
-    """Sentences on where backward departs."""
+    """Returns sentences on where backward departs."""
     asked = [p for p in places if p.state in ("right", "shares", "wrong")]
     if not asked:
         return []

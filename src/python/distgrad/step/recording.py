@@ -1,5 +1,5 @@
-"""What one process computes while its step runs, of which nothing is known beforehand. Values are
-copied, and nothing is changed."""
+"""Records what one process computes while its step runs, of which nothing is known beforehand.
+Values are copied, and nothing is changed."""
 
 from .module_names import names_of
 from .outputs import Watch
@@ -8,12 +8,12 @@ from .seen import Seen, named
 from .variables import has_shares, local_of, plain
 from .watching import Arrivals, Clipping
 
-_MOST_BYTES = 1 << 26  # of outputs, and of what backward brings, that one process keeps
+_MOST_BYTES = 1 << 26  # A process keeps no more of outputs, nor of what backward brings.
 
 
 class Recording:
-    """Inside it, what one process computes. It is started before any of the user's modules is
-    imported, which may bind what is replaced here to names of their own."""
+    """Records what one process computes. It must start before any of the user's modules is
+    imported, as these may bind what is replaced here to names of their own."""
 
     def __init__(self, wanted, retains=False):
         self._wanted = [plain(name) for name in wanted]
@@ -23,7 +23,7 @@ class Recording:
         self._needs, self._dtypes = set(), {}
         self._rows = {}  # {own key: how many rows have a gradient that is not 0}
         self._arrivals = self._clipping = None
-        self._begun = 0  # calls before the last backward
+        self._begun = 0  # This many calls were made before the last backward.
         self.parameters = {}
         self.names = {}  # {number of a module: name}
 
@@ -49,13 +49,13 @@ class Recording:
         self._outputs[key] = value, len(self._seen.calls)
 
     def _came(self, key, g):
-        if g is None or is_asking():  # None is of a Function that gives none
+        if g is None or is_asking():  # A Function may give no gradient, which is None here.
             return
         g = local_of(g.detach())
         self._rows.setdefault(key, int((g != 0).any(-1).sum()) if g.dim() > 1 else g.numel())
 
     def _before_backward(self):
-        self._find_names()  # now, as the model may be gone when the step ends
+        self._find_names()  # The model may be gone when the step ends.
         self._begun = len(self._seen.calls)
         if self._arrivals is None:
             self._find_parameters()
@@ -80,7 +80,7 @@ class Recording:
             self.names = {**names_of(modules, self._wanted), **self.names}
 
     def trace(self):
-        """Plain values."""
+        """Returns all that was recorded, as plain values that can be saved."""
         self._find_names()
         names = self.names
         outputs, calls = {}, {}
@@ -101,5 +101,5 @@ class Recording:
 
 
 def whole(x):
-    """Returns a copy of a tensor on the CPU; None of a DTensor that holds shares of a sum."""
+    """Copies a tensor to the CPU; returns None for a DTensor that holds shares of a sum."""
     return None if has_shares(x) else local_of(x.detach()).to(device="cpu", copy=True)

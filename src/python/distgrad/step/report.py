@@ -1,4 +1,4 @@
-"""What check_gradients found, as data and as text. Needs no torch."""
+"""Holds what check_gradients found, as data and as text. This module needs no torch."""
 
 import math
 import textwrap
@@ -14,8 +14,8 @@ _OBJECTIVES = {"mean": "the mean of the ranks' losses", "sum": "the sum of the r
 
 @dataclass
 class Wrong:
-    """Parameters whose gradients are wrong in the same way. factors: {rank: p.grad over the
-    derivative}, empty where that is not one number; text: sentences on what was measured."""
+    """Describes parameters whose gradients are wrong in the same way. factors is {rank: p.grad over
+    the derivative}, empty if that is not one number; text has sentences on what was measured."""
 
     kind: str
     parameters: list
@@ -25,7 +25,7 @@ class Wrong:
 
     @property
     def factor(self):
-        """One number on all ranks, or None."""
+        """Returns the factor if it is one number on all ranks, else None."""
         values = list(self.factors.values())
         if not values or max(values) - min(values) > 0.01 * max(map(abs, values)):
             return None
@@ -34,13 +34,12 @@ class Wrong:
 
 @dataclass
 class GradientsReport:
-    """verdict: "right", "wrong", "disputed" (right if what step() detaches is meant to be a
-    constant, else wrong) or "undecided". losses: of the ranks; loss: the declared one.
-    wrong: a Wrong for each kind of mistake; undecided: {parameter: why}; too_small: parameters
-    whose gradients are too small beside the loss's rounding to be measured; not_asked: parameters
-    among which some are wrong and that were not told apart in the time; ambiguous: parameters that
-    are right if what the ranks hold are pieces, and wrong if they are copies. The same on every
-    rank."""
+    """Holds the result, the same on every rank. verdict is "right", "wrong", "disputed" (right if
+    what step() detaches is meant to be a constant, else wrong) or "undecided". losses are the
+    ranks', loss is the declared one. wrong has a Wrong for each kind of mistake; undecided is
+    {parameter: why}; too_small names parameters whose gradients are too small beside the loss's
+    rounding; not_asked names parameters some of which are wrong, but time was too short to tell
+    which; ambiguous names parameters that are right if ranks hold pieces, and wrong if copies."""
 
     ranks: int
     backend: str
@@ -53,18 +52,17 @@ class GradientsReport:
     not_asked: list = field(default_factory=list)
     ambiguous: list = field(default_factory=list)
     parameters: list = field(default_factory=list)
-    # Parameters that are right with what step() detaches as constants, and else wrong; {line: what
-    # it does}: where it detaches.
+    # disputed names parameters that are right only with what step() detaches as constants;
+    # detached has {line: what it does}.
     disputed: list = field(default_factory=list)
     detached: dict = field(default_factory=dict)
-    where: list = field(default_factory=list)  # sentences on where backward departs
-    # The modules' outputs in the order of backward: {"module", "call", "index", "state", "departs",
-    # "factor", "copies", "ratios"}; state: "right", "wrong", "shares", "not decided", "not asked";
-    # departs: whether backward departs there; factor: what a wrong cotangent is times the right
-    # one, or None.
+    where: list = field(default_factory=list)  # Sentences say where backward departs.
+    # places has the modules' outputs in the order of backward, each with module, call, index,
+    # state ("right", "wrong", "shares", "not decided" or "not asked"), departs (whether backward
+    # departs there), factor (of a wrong cotangent over the right one, or None), copies and ratios.
     places: list = field(default_factory=list)
     notes: list = field(default_factory=list)
-    reason: str = ""  # why nothing was decided
+    reason: str = ""  # If nothing was decided, this says why.
     dtype: str = ""
     runs: int = 0
     seconds: float = 0.0
@@ -92,8 +90,8 @@ class GradientsReport:
         return _finite({"verdict": self.verdict, **asdict(self)})
 
     def write(self, html=None, junit=None, markdown=None, sarif=None):
-        """Writes files in these formats, a case a parameter (docs/reports.md). The ranks have the
-        same report: call it on one of them. RuntimeError where there is no `distgrad`
+        """Writes files in these formats, with one case per parameter (docs/reports.md). All ranks
+        have the same report, so call it on one. Raises RuntimeError without a `distgrad`
         executable."""
         from ..driver import write_step
 
@@ -119,7 +117,7 @@ class GradientsReport:
         return "\n".join(lines + ([""] if rows else []) + rows)
 
     def headline(self):
-        """One line."""
+        """Returns the verdict in one line."""
         bad = list(dict.fromkeys(name for w in self.wrong for name in w.parameters))
         total = len(self.parameters)
         verdict = {"right": f"{count(total, 'gradient')}, all right",
@@ -171,8 +169,8 @@ def _finite(value):
 
 
 def factor_text(factor, counts):
-    """ "0.25 times the derivative of the loss: 1 over the number of ranks". counts: {what is
-    counted: number}."""
+    """Returns text such as "0.25 times the derivative of the loss: 1 over the number of ranks".
+    counts is {what is counted: number}."""
     texts = [f"the number of {name}" for name, n in counts.items() if n > 1 and _same(factor, n)]
     texts += [f"1 over the number of {name}" for name, n in counts.items()
               if n > 1 and _same(factor, 1 / n)]
@@ -187,7 +185,7 @@ def factor_text(factor, counts):
 
 
 def by_ranks(factors):
-    """ "1 on rank 0, 0 on ranks 1, 2, 3". factors: {rank: number}."""
+    """Returns text such as "1 on rank 0, 0 on ranks 1, 2, 3" for factors {rank: number}."""
     groups = []
     for rank, factor in sorted(factors.items()):
         for value, ranks in groups:

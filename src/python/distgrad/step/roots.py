@@ -1,10 +1,10 @@
-"""The scalars that backward begins at: the losses of a step of which nothing else is known."""
+"""Finds the scalars at which backward begins: the losses of a step of unknown code."""
 
 import functools
 
 import torch
 
-_asking = 0  # calls of torch.autograd.grad() under way that are no backward of a loss
+_asking = 0  # This many running calls of torch.autograd.grad() are no backward of a loss.
 
 
 def is_in_backward():
@@ -12,31 +12,31 @@ def is_in_backward():
 
 
 def is_asking():
-    """Whether the user's code asks for a slope of its own, as for a penalty on it: what arrives
-    anywhere then is no cotangent of the loss. Known inside Roots."""
+    """Returns, inside Roots, whether the user's code asks for a derivative of its own, for example
+    to penalize it. What arrives anywhere then is no cotangent of the loss."""
     return _asking > 0
 
 
 class Begun(BaseException):
-    """Raised in place of a backward where only the loss is wanted: no step catches it."""
+    """Ends a step in place of its backward if only the loss is wanted; no step catches it."""
 
 
 class Roots:
-    """Inside it, `total` is the sum of the scalars that backward begins at, each times its
-    cotangent; None where there is none; `count` is how many there are. before(): called before
-    each backward; retains: each leaves its graph; ends: the first raises Begun."""
+    """Adds up in `total`, inside this context, the scalars at which backward begins, each times its
+    cotangent, and counts them in `count`; `total` is None if there is none. It calls before()
+    before each backward; `retains` keeps graphs; `ends` makes the first backward raise Begun."""
 
     def __init__(self, before=lambda: None, retains=False, ends=False):
         self.total, self.count, self._before = None, 0, before
         self._retains, self._ends = retains, ends
-        self.root = None  # the last
+        self.root = None  # Backward began at this scalar last.
 
     def __enter__(self):
         self._backward, self._grad = torch.autograd.backward, torch.autograd.grad
 
         @functools.wraps(self._backward)
         def backward(tensors, grad_tensors=None, retain_graph=None, *args, **kwargs):
-            if not is_in_backward():  # else a checkpoint's
+            if not is_in_backward():  # Checkpointing calls backward inside of backward.
                 self._before()
                 self._add(tensors, grad_tensors)
             return self._backward(tensors, grad_tensors, retain_graph or self._retains or None,
@@ -74,8 +74,8 @@ class Roots:
 
 
 def can_end(modules):
-    """Whether forward can be run again without its backward: FSDP would keep the parameters that it
-    gathered, and DDP wait for reductions that it has begun."""
+    """Returns whether forward can run again without its backward. FSDP would keep the parameters
+    that it gathered, and DDP would wait for reductions that it has begun."""
     for module in modules:
         names = {kind.__name__ for kind in type(module).__mro__}
         if names & {"FSDPModule", "FullyShardedDataParallel"} or (

@@ -1,5 +1,5 @@
-"""Runs a step again and again from the same state, with parameters or outputs moved, and says what
-the declared loss is."""
+"""Runs a step again and again from the same state, with parameters or outputs moved, and returns
+the declared loss."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ OBJECTIVES = ("mean", "sum", "replicated")
 
 
 class _Failure:
-    """What Team wants to know of an exception."""
+    """Tells Team whether an exception is an echo of another rank's failure."""
 
     def __init__(self, error):
         text = str(error)
@@ -31,19 +31,19 @@ class _Failure:
 
 
 class Repeated:
-    """Something that is run again and again on all ranks alike. Every method is called on all."""
+    """Runs something again and again on all ranks alike. All ranks must call every method."""
 
     def __init__(self, team):
         self.team = team
         self.count, self.seconds = 0, 0.0
-        self.losses = []  # of the last run, by rank; None of a rank that has none
+        self.losses = []  # Each rank has a loss of the last run, or None.
 
     @property
     def rank(self):
         return self.team.rank
 
     def gather(self, value, failure=None, seconds=0.0):
-        """By rank, what each gave."""
+        """Returns what each rank gave, by rank."""
         team = self.team
         if team.size == 1:
             return [value]
@@ -55,7 +55,7 @@ class Repeated:
         return team.next_plan()
 
     def once(self, step):
-        """By rank, what step() gave. Raises StepError where it raised on one."""
+        """Returns what step() gave, by rank. Raises StepError if it raised on one."""
         begin = time.monotonic()
         value, failure, text = None, None, ""
         watch = self.team.watch
@@ -86,32 +86,32 @@ class Repeated:
 
 
 class Runs(Repeated):
-    """step() from the state that there is now."""
+    """Runs step() from the state that there is at construction."""
 
     def __init__(self, model, step, objective, team, copies=()):
         super().__init__(team)
         self.model, self.objective = model, objective
         self.parameters = under_one_name(named_parameters(model), copies)
         self._step = step
-        # Of the last whole run (loss, what backward began at, how often, whether these are one
-        # tensor); whether loss() can end there, None where that is not known yet
+        # _begins_at is the last whole run's (loss, what backward began at, how often, whether these
+        # are one tensor). _ends says whether loss() can end there, or None if not known yet.
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
-        self.held = contextlib.nullcontext()  # around each run
-        self.around_loss = contextlib.nullcontext  # a Narrowing's widening() once casts are out
-        self.waited_for = frozenset()  # texts of calls, that are waited for at once in each run
+        self.held = contextlib.nullcontext()  # Each run is inside this context.
+        self.around_loss = contextlib.nullcontext  # It may become a Narrowing's widening().
+        self.waited_for = frozenset()  # Calls with these texts are waited for at once.
         self._state = State(model, self.parameters)
-        self.loss_dtypes = set()  # texts, of tensors that step() returned here
+        self.loss_dtypes = set()  # step() returned tensors of these dtypes, as texts.
 
     def run_as_it_is(self, gradients=None):
-        """Runs as run() does. Returns (loss, {name: p.grad when step() returned, a copy}, by rank
-        the texts of asynchronous calls that it did not wait for)."""
+        """Runs as run() does. Returns (loss, {name: copy of p.grad when step() returned}, texts by
+        rank of asynchronous calls that were not waited for)."""
         found = {}
         loss = self.run(gradients, lambda: found.update(self.found_gradients()))
         return loss, found, self.gather(self._unwaited)
 
     def run(self, gradients=None, at_return=lambda: None):
-        """The declared loss, as a float64. gradients: {name: tensor or None}, that p.grad is set to
-        before; None: no parameter has one. at_return(): called as soon as step() returns."""
+        """Returns the declared loss, a float64. First p.grad is set to gradients {name: tensor or
+        None}, or to None. at_return() is called as soon as step() returns."""
         self._state.put_back()
         for name, p in self.parameters.items():
             p.grad = None if gradients is None else gradients[name]
@@ -119,9 +119,9 @@ class Runs(Repeated):
         return self._declared()
 
     def loss(self):
-        """As run(); backward is left out where the loss is known when it begins: where on every
-        rank backward begins once, at the returned loss or, as two runs show, at what is the loss
-        but for a factor."""
+        """Returns the loss as run() does, but without backward if the loss is known when it begins:
+        if on every rank backward begins once, at the returned loss or at what two runs show to be
+        the loss but for a factor."""
         with self.around_loss():
             return self._loss()
 
@@ -159,7 +159,7 @@ class Runs(Repeated):
         return value / total * roots.total
 
     def _plain_loss(self, value):
-        """A float, or a tuple (loss, count); None."""
+        """Returns step()'s value as a float, a tuple (loss, count), or None."""
         if isinstance(value, (tuple, list)):
             if len(value) != 2:
                 raise TypeError(f"step() returned {len(value)} values: it is to return this rank's"
@@ -185,7 +185,7 @@ class Runs(Repeated):
         return self._begins_at[2]
 
     def found_gradients(self):
-        """{name: a copy of this rank's gradient, None where there is none}, of the last run."""
+        """Returns {name: a copy of this rank's gradient or None} of the last run."""
         return {name: gradient_of(p) for name, p in self.parameters.items()}
 
     def entry_gradients(self):
@@ -204,8 +204,8 @@ class Runs(Repeated):
 
 
 def _ratio_of(before, now):
-    """Whether the loss is a constant times what backward begins at, of two runs: "yes", "no", or ""
-    where they are the same."""
+    """Returns whether two runs show the loss to be a constant times what backward begins at: "yes",
+    "no", or "" if the runs have the same loss."""
     if any(isinstance(value, tuple) or not value or not total or count != 1
            or not math.isfinite(value) for value, total, count, _ in (before, now)):
         return "no"
@@ -216,7 +216,7 @@ def _ratio_of(before, now):
 
 
 class State:
-    """What a step may change and must find again: buffers, random generators, gradients."""
+    """Keeps what a step may change and must find again: buffers, random state, gradients."""
 
     def __init__(self, model, parameters):
         self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
@@ -238,7 +238,7 @@ class State:
 
 
 def eager():
-    """Compiled modules run uncompiled: else each move may compile again."""
+    """Makes compiled modules run uncompiled, as each move could compile them again."""
     compiler = getattr(torch, "compiler", None)
     if not hasattr(compiler, "set_stance") or "torch._dynamo" not in sys.modules:
         return contextlib.nullcontext()

@@ -1,6 +1,6 @@
-"""check_step's second run, after a mismatch: the single run's losses and outputs are kept, and the
-ranks then run their step again and again with outputs of modules moved. Rank 0 writes what that
-says: `where`, in JSON."""
+"""Runs check_step's second run, after a mismatch. The single run's losses and outputs are kept, and
+the ranks run their step again and again with outputs of modules moved. Rank 0 writes what that
+shows to the file `where`, in JSON."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from .running import Repeated, random_states
 from .variables import plain
 from .where import Where, declared
 
-_MOST_LOSSES = 64  # that the single run returned, of which it is looked at what they count
+_MOST_LOSSES = 64  # Of the single run's losses so many are examined for how much they count.
 
 
 class WatchedSingle:
@@ -41,7 +41,7 @@ class WatchedSingle:
         os.rename(self._path + "~", self._path)
 
     def _terms(self, losses):
-        """{wrong parameter: {"loss 3" or "the term size": the gradient of it}}"""
+        """Returns {wrong parameter: {"loss 3" or "the term size": this one's gradient}}."""
         named = ({f"the term {name}": x for name, x in losses.items()} if isinstance(losses, dict)
                  else {f"loss {list(i) if len(i) > 1 else i[0]}": losses[tuple(i)]
                        for i in torch.ones(losses.shape).nonzero().tolist()[:_MOST_LOSSES]})
@@ -65,11 +65,11 @@ class WatchedRank:
         self._recording.start()
 
     def ready(self):
-        """Right before the step."""
+        """Notes the random state right before the step."""
         self._random = random_states()
 
     def finish(self, call, found, _losses):
-        """call(): the step, once more."""
+        """Measures, where call() runs the step once more."""
         self._recording.stop()
         text = os.path.join(self._folder, "where")
         if not dist.is_initialized():
@@ -100,21 +100,21 @@ def _write(path, where):
 
 
 class Again(Repeated):
-    """The whole step, from the same state each time; its loss is what its backward begins at."""
+    """Runs the whole step from the same state each time; its loss is where backward begins."""
 
     model = None
 
     def __init__(self, call, team, random, can_end):
-        """can_end: whether forward can be run without its backward."""
+        """Takes can_end, which says whether forward can run without its backward."""
         super().__init__(team)
         self.objective = "mean"
         self._call, self._random = call, random
         self._can_end, self._ends = can_end, False
-        self.held = contextlib.nullcontext()  # around each run
+        self.held = contextlib.nullcontext()  # Each run is inside this context.
         self._groups = set(dist.distributed_c10d._world.pg_map)
 
     def run(self):
-        """The declared loss; None where no rank has one."""
+        """Returns the declared loss, or None if no rank has one."""
         for put, state in self._random:
             put(state)
         every = self.once(lambda: self._loss_of_a_run(ends=False))
@@ -122,7 +122,7 @@ class Again(Repeated):
         return self._declared(every)
 
     def loss(self):
-        """As run(), without backward where that begins once on every rank."""
+        """Returns the loss as run() does, without backward if it begins once on every rank."""
         if not self._ends:
             return self.run()
         for put, state in self._random:
@@ -140,14 +140,14 @@ class Again(Repeated):
         return roots.total, roots.count, self._can_end
 
     def _end_groups(self):
-        """Those that this run made, but for a DeviceMesh's, which cannot be ended."""
+        """Destroys groups that this run made, except for a DeviceMesh's, which cannot be."""
         for group in set(dist.distributed_c10d._world.pg_map) - self._groups:
             if group.group_desc == "undefined":
                 dist.destroy_process_group(group)
 
 
 def watched(name, folder, request, single):
-    """What watches the process `name`; `single` is the single run's."""
+    """Returns what watches the process `name`; the single run's process is `single`."""
     if name == single:
         return WatchedSingle(os.path.join(folder, f"{single}.trace"), request)
     return WatchedRank(int(name.rpartition("-")[2]), folder, request)

@@ -1,5 +1,5 @@
-"""What a process computes in, and what it calls that communicates, while its step runs. Values are
-left as they are."""
+"""Notes in which dtypes a process computes while its step runs, and what it calls that
+communicates. Values stay unchanged."""
 
 import contextlib
 
@@ -18,8 +18,8 @@ _SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 @contextlib.contextmanager
 def functions_noted(note):
-    """Inside it, note(class, arguments) comes before each autograd.Function that is applied in
-    forward."""
+    """Calls note(class, arguments) inside this context before each autograd.Function that is
+    applied in forward."""
     original = vars(torch.autograd.Function)["apply"]
 
     def apply(cls, *args, **kwargs):
@@ -37,19 +37,19 @@ def functions_noted(note):
 
 
 class Seen(TorchDispatchMode):
-    """Inside it, `calls` are (name, line of the user's code, is in backward) of collectives and of
-    the user's own autograd.Functions, in the order of time."""
+    """Notes collectives and the user's autograd.Functions inside this context: `calls` has (name,
+    line of the user's code, is in backward) in order of time."""
 
     def __init__(self):
         super().__init__()
         self.calls = []
-        self.casts = {}  # {narrower dtype: where a tensor in a gradient's way is converted to it}
-        self.dtypes = {}  # {of all floating-point tensors: where each was first}
-        self.sent = set()  # dtypes of what collectives are given
+        self.casts = {}  # {narrower dtype: where a tensor that requires grad is converted to it}
+        self.dtypes = {}  # {dtype of a floating-point tensor: where the first of it was}
+        self.sent = set()  # Collectives are given tensors of these dtypes.
 
     @classmethod
     def ignore_compile_internals(cls):
-        """Else what the user has compiled would run uncompiled, and round otherwise."""
+        """Lets what the user has compiled run compiled; it would round differently otherwise."""
         return True
 
     def __enter__(self):
@@ -89,13 +89,13 @@ def _narrows(x, dtype):
             and x.requires_grad and torch.finfo(dtype).eps > torch.finfo(x.dtype).eps)
 
 
-# `seen` below: {"casts", "dtypes", "modules"} of one process, with names of dtypes; modules:
-# {dtype: the first module that gave a tensor of it}
+# What a process has seen is passed on as {"casts", "dtypes", "modules"} with names of dtypes, where
+# "modules" is {dtype: the first module that gave a tensor of it}.
 
 
 def computed_in(single, ranks):
-    """{dtype: (whose, where)} of what is coarser than gradients may be that are saved in a wider
-    dtype: float32 of the single run, half precisions of either side."""
+    """Returns {dtype: (whose, where)} of coarse dtypes that explain errors of gradients in a wider
+    dtype: float32 in the single run, half precisions on either side."""
     found = {}
     if "float32" in single["casts"]:
         found["float32"] = "The single run computes", single["casts"]["float32"]
@@ -111,8 +111,8 @@ def computed_in(single, ranks):
 
 
 def _halves(seen):
-    """{a half precision: where one process computes in it}. What only communicates in it may be a
-    mistake."""
+    """Returns {half precision: where one process computes in it}. It does not count what is only
+    communicated in it, as that may be a mistake."""
     found = {dtype: where for dtype, where in seen["casts"].items() if dtype in _HALVES}
     for dtype, module in seen["modules"].items():
         if dtype in _HALVES:

@@ -1,8 +1,8 @@
-"""Which parameters are one variable, and on which ranks a part of it lies.
+"""Finds which parameters are one variable, and on which ranks a part of it lies.
 
 A parameter that several ranks hold with the same bits is one variable with copies, and is moved
-alike on all of them. Where its values differ, each rank (or group of equal ones) holds a piece of
-its own. A DTensor says itself which piece a rank has.
+alike on all of them. If its values differ, each rank (or group of equal ones) holds a piece of its
+own. A DTensor itself tells which piece a rank has.
 """
 
 import fnmatch
@@ -16,10 +16,10 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 @dataclass(frozen=True)
 class Piece:
-    """A parameter's part that the ranks in `holders` hold with the same values. index: which of the
-    parameter's pieces; digest: of its values, "" where one is not the others' equal; is_constant:
-    all its elements are one number, so that pieces of a tensor may be equal by chance; declared:
-    who its holders are was said, by a DTensor or by the caller."""
+    """Describes a parameter's part that the ranks in `holders` hold with the same values. index is
+    its number among the parameter's pieces; digest is that of its values, or "" if these differ.
+    is_constant says that all its elements are one number, so that pieces may be equal by chance;
+    declared says that a DTensor or the caller tells who its holders are."""
 
     name: str
     index: int
@@ -35,27 +35,27 @@ class Piece:
 
 
 def plain(name):
-    """A parameter's or module's name without those of DDP's, FSDP's and compile's wrappers."""
+    """Returns a parameter's or module's name without DDP's, FSDP's and compile's wrappers."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 def local_of(x):
-    """What this process holds of a tensor: not a copy."""
-    if hasattr(x, "trigger_wait"):  # an AsyncCollectiveTensor
+    """Returns what this process holds of a tensor, without a copy."""
+    if hasattr(x, "trigger_wait"):  # An AsyncCollectiveTensor has this.
         x = x.trigger_wait()
     return x._local_tensor if hasattr(x, "_local_tensor") and hasattr(x, "placements") else x
 
 
 def has_shares(x):
-    """Returns whether x is a DTensor of which each rank has a share of a sum. Such as a row-wise
-    embedding's are spoilt by any operator that is not the plan's."""
+    """Returns whether x is a DTensor of which each rank has a share of a sum. A row-wise
+    embedding's output, for example, is spoilt by any operator that is not the plan's."""
     return hasattr(x, "placements") and hasattr(x, "device_mesh") and any(
         p.is_partial() for p in x.placements)
 
 
 def gradient_of(p):
-    """A copy of what an optimizer sees as the gradient of this process's part of a parameter; None.
-    All ranks of a DTensor's mesh call it: a gradient that lies otherwise is redistributed."""
+    """Copies the gradient that an optimizer sees for this process's part of a parameter, or returns
+    None. All ranks of a DTensor's mesh call it, as it may redistribute the gradient."""
     if p.grad is None:
         return None
     g = p.grad.detach()
@@ -66,7 +66,7 @@ def gradient_of(p):
 
 
 def named_parameters(model):
-    """{name: parameter} of those that are trained and that this process has a part of."""
+    """Returns {name: parameter} of those that are trained and have a part in this process."""
     return {plain(name): p for name, p in model.named_parameters()
             if p.requires_grad and local_of(p).numel()}
 
@@ -81,7 +81,7 @@ def under_one_name(parameters, copies):
 
 
 def described(parameters, model):
-    """What `pieces` wants to know of this rank's named_parameters(): plain values, to be sent to
+    """Describes this rank's named_parameters() for pieces(), by plain values that can be sent to
     all ranks."""
     found, of_ddp = {}, _of_ddp(model)
     for name, p in parameters.items():
@@ -93,7 +93,7 @@ def described(parameters, model):
 
 
 def _of_ddp(model):
-    """ids of the parameters that DistributedDataParallel keeps equal."""
+    """Returns ids of the parameters that DistributedDataParallel keeps equal."""
     found = set()
     for module in model.modules():
         if isinstance(module, torch.nn.parallel.DistributedDataParallel):
@@ -103,9 +103,9 @@ def _of_ddp(model):
 
 
 def pieces(by_rank, copies=(), apart=()):
-    """All pieces, in the order of the first rank's model. by_rank: what each rank's `described`
-    gave; copies, apart: patterns of names whose values are one variable, or one a rank, whatever
-    the values are."""
+    """Returns all pieces in the order of the first rank's model. by_rank has what each rank's
+    described() gave. Names that match patterns in `copies` are one variable, those in `apart` are
+    one per rank, whatever their values are."""
     found, copies = [], [text.partition("=")[0] for text in copies]
     for name in dict.fromkeys(name for rows in by_rank for name in rows):
         groups = {}
@@ -117,7 +117,7 @@ def pieces(by_rank, copies=(), apart=()):
             rows = [by_rank[rank][name] for rank in holders]
             same = {row["digest"] for row in rows}
             value = same.pop() if len(same) == 1 else ""
-            # Copies on several meshes, as those of hand-cut layers that FSDP shards
+            # Copies may lie on several meshes, as for hand-cut layers that FSDP shards.
             key = (value, rows[0]["at"]) if value and not matches(name, apart) else holders[0]
             joined.setdefault(key, (rows[0]["shape"], value, rows[0]["is_constant"], []))[3].extend(
                 holders)
@@ -134,7 +134,7 @@ def matches(name, patterns):
 
 
 def digest(local):
-    """The same for tensors of the same bits, shape and dtype."""
+    """Returns a text that is the same for tensors of the same bits, shape and dtype."""
     flat = local.detach().resolve_conj().contiguous().reshape(-1)
     data = flat.cpu().view(torch.uint8) if flat.numel() else flat.cpu()
     done = hashlib.blake2b(data.numpy().tobytes() if data.numel() else b"", digest_size=12)
@@ -151,7 +151,7 @@ def _group(name, rank, row, copies, apart):
 
 
 def _offset(p):
-    """Where the local part begins in the whole of a DTensor; () of a plain tensor."""
+    """Returns where the local part of a DTensor begins in the whole, or () for a plain tensor."""
     if not hasattr(p, "placements") or not hasattr(p, "device_mesh"):
         return ()
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
@@ -160,7 +160,7 @@ def _offset(p):
 
 
 def _mesh(p):
-    """The ranks of a DTensor's mesh, which says that its replicas are copies; () of others."""
+    """Returns the ranks of a DTensor's mesh, on which replicas are copies; () for others."""
     if not hasattr(p, "placements") or not hasattr(p, "device_mesh"):
         return ()
     return tuple(sorted(p.device_mesh.mesh.flatten().tolist()))

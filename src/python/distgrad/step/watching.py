@@ -1,4 +1,4 @@
-"""What backward brings to each parameter, before anything else is done with it."""
+"""Watches what backward brings to each parameter, before anything else is done with it."""
 
 import contextlib
 import functools
@@ -10,16 +10,16 @@ from .variables import local_of
 
 
 class Arrivals:
-    """Inside it, adds up what backward brings to these parameters on this rank: before hooks that
-    reduce, and without what p.grad held. Of parameters that FSDP gathers it sees nothing.
-    begin() is to be called before each backward."""
+    """Adds up, inside this context, what backward brings to these parameters on this rank, before
+    hooks that reduce and without what p.grad held. It sees no parameters that FSDP gathers. Call
+    begin() before each backward."""
 
     def __init__(self, parameters, most_bytes=0):
-        """most_bytes: of what is kept of each pass by itself."""
+        """Keeps up to most_bytes of gradients of single passes."""
         self._parameters, self._left = parameters, most_bytes
-        self.sums = {}  # {name: tensor}, of those that something arrived at
-        self.last = {}  # likewise, of the last backward alone
-        self.by_pass = {}  # {name: [tensor or None]}, of those that there is room for
+        self.sums = {}  # {name: tensor} has what arrived in all.
+        self.last = {}  # {name: tensor} has what the last backward brought.
+        self.by_pass = {}  # {name: [tensor or None]} has each pass, if there is room.
         self.passes = 0
         self._handles = []
         self._pass = {}
@@ -38,11 +38,11 @@ class Arrivals:
 
     def _hook(self, name):
         def arrived(gradient):
-            with contextlib.suppress(RuntimeError):  # a tensor that only looks like one
+            with contextlib.suppress(RuntimeError):  # Some tensor subclasses have no values.
                 value = local_of(gradient.detach())
                 value = value.to_dense() if value.is_sparse else value
                 if value.shape != local_of(self._parameters[name]).shape:
-                    return  # a DTensor that lies otherwise than its parameter
+                    return  # A DTensor may have other placements than its parameter.
                 self.sums[name] = (value.clone() if name not in self.sums
                                    else self.sums[name] + value)
                 before = self._pass.get(name)
@@ -68,16 +68,16 @@ _CLIPS = ("_clip_grads_with_norm_", "clip_grads_with_norm_", "_get_total_norm", 
 
 
 class Clipping:
-    """Inside it, notes what torch's clip_grad_norm_ does to these parameters."""
+    """Notes, inside this context, what torch's clip_grad_norm_ does to these parameters."""
 
     def __init__(self, parameters):
-        # Of each call (norm that was seen, most that it was to be, its text, which norm, names)
+        # Each call is (norm that it saw, max_norm, its text, which norm, names of parameters).
         self.calls = []
-        self.changed = []  # at the end, names of parameters whose gradients were changed after that
+        self.changed = []  # These parameters' gradients were changed after clipping.
         self._parameters = parameters
-        self._kind = 2.0  # of norm
+        self._kind = 2.0  # This is the norm's order.
         self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
-        self._after = {}  # {id of a parameter: the norm of its gradient after that}
+        self._after = {}  # {id of a parameter: the norm of its gradient after clipping}
 
     def __enter__(self):
         inside = torch.nn.utils.clip_grad
@@ -105,7 +105,7 @@ class Clipping:
             return done
 
         for home, name, _ in self._before:
-            # clip_grad_norm_ calls the one with an underscore before it.
+            # clip_grad_norm_ calls the function whose name begins with an underscore.
             called = "clip_grad_norm_" if name.startswith("_") else name
             setattr(home, name,
                     functools.partial(noted, called) if "clip" in name else measured)
@@ -117,15 +117,14 @@ class Clipping:
         self.changed = [name for name, p in self._parameters.items() if not self._is_last(p)]
 
     def _known(self, parameters):
-        """Returns [(name, parameter)] of those whose gradients these have: others may share
-        them."""
+        """Returns [(name, parameter)] of those whose gradients these parameters have or share."""
         at = {_place_of(p.grad) for p in parameters if p.grad is not None}
         ids = set(map(id, parameters))
         return [(name, p) for name, p in self._parameters.items()
                 if id(p) in ids or p.grad is not None and _place_of(p.grad) in at]
 
     def factor(self, p):
-        """What the gradient was multiplied by, where nothing was done with it afterwards."""
+        """Returns what the gradient was multiplied by, or 1 if it was changed afterwards."""
         return self._factors.get(id(p), 1.0) if self._is_last(p) else 1.0
 
     def _is_last(self, p):

@@ -1,4 +1,4 @@
-"""Where a step that gives wrong gradients leaves the single run: what was measured of it."""
+"""Measures where a step with wrong gradients departs from the single run."""
 
 import collections
 import contextlib
@@ -15,17 +15,17 @@ from .outputs import Outputs, Precision, as_data, departure
 from .seen import computed_in
 from .variables import plain
 
-_FEW = 8  # right parameters, of which it is looked at what they are made of
+_FEW = 8  # So many right parameters are examined for what they are made of.
 _POLL_S = 0.01
 _SEARCH_S = 60.0
-_LEAST_RUNS = 12  # of a step, for which there has to be time
+_LEAST_RUNS = 12  # There must be time for so many runs of a step.
 _LOSS_SLACK = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2, "bfloat16": 2e-2}
-# By the coarsest dtype: the size of a move, the loss's rounding, how far a factor may be off
+# By the coarsest dtype, these are the size of a move, the loss's rounding and a factor's error.
 _PRECISIONS = {"float64": (1e-5, 2.0**-46, 1e-2), "float32": (4e-3, 2.0**-22, 3e-2)}
 
 
 class Where:
-    """What the runs say, on all ranks alike; what needs the single run's tensors, on rank 0."""
+    """Judges the runs on all ranks alike; only rank 0 has the single run's tensors."""
 
     def __init__(self, runs, trace, names, returned, folder, request):
         self._runs, self._trace, self._names, self._returned = runs, trace, names, returned
@@ -69,8 +69,8 @@ class Where:
                 "computed_in": computed, "dtypes": seen}
 
     def _judge_loss(self, single, every, slack):
-        """Whether the ranks' losses are together the single run's, or a whole multiple of it. Finds
-        the objective."""
+        """Finds the objective. Returns whether the ranks' losses make up the single run's loss, or
+        a whole multiple or part of it."""
         truth, losses = single["loss"], [row["loss"] for row in every]
         known = [loss for loss in losses if loss is not None]
         if truth is None or not known:
@@ -117,8 +117,8 @@ class Where:
             self._stage = "forward"
 
     def _judge_arrivals(self):
-        """What the wrong parameters' gradients are made of, and what they are to be made of.
-        Whether all that is wrong comes after backward."""
+        """Tells what the wrong parameters' gradients are made of, and what they should be made of.
+        Returns whether all mistakes come after backward."""
         names = [*self._wrong, *self._right[:_FEW]]
         every = self._runs.gather(({name: self._trace["brought"].get(name) for name in names},
                                    {name: self._returned.get(name) for name in names},
@@ -173,15 +173,15 @@ class Where:
             self._stage = "backward" if before else "loss"
             lines += self._between(place, before)
             lines += outputs.calls(self._places)
-        elif self._stage == "loss":  # a factor, which is none at an output
+        elif self._stage == "loss":  # The loss is off by a factor, which outputs do not show.
             return
         elif lines:
             self._stage = "after"
         self._lines += lines or ["No output of a module could be measured."]
 
     def _with_constants(self, outputs):
-        """Whether anything is detached where that makes a difference, and where: then the outputs
-        are moved again, with what is detached as a constant."""
+        """Moves outputs again with what is detached as a constant. Returns the lines where
+        something is detached, if that makes a difference, else []."""
         runs = self._runs
         runs.held = held = HeldInStep()
         try:
@@ -198,8 +198,8 @@ class Where:
             runs.held = contextlib.nullcontext()
 
     def _between(self, place, before):
-        """The calls behind an output, up to the next right one that more calls come before; on the
-        first rank that has both."""
+        """Returns [a sentence on the calls between an output and the next right one, or the loss],
+        from the first rank that has any."""
         calls, at = self._trace["calls"], self._trace["before"]
         begin = at.get(place.key)
         earlier = self._places[:self._places.index(place)] if before else []
@@ -221,13 +221,14 @@ class Where:
             self._lines.append(f"What communicates from the last backward on: {text}.")
 
     def _counted(self, calls):
-        """Of the first rank that has any: "allreduce in train.py:12, 3 times and 2 more"."""
+        """Returns text such as "allreduce in train.py:12, 3 times and 2 more", from the first rank
+        that has any calls."""
         texts = next((row for row in self._runs.gather(calls) if row), [])
         return some([f"{text}, {n} times" if n > 1 else text
                      for text, n in collections.Counter(texts).items()], 4)
 
     def _judge_clipping(self, every):
-        """Says where clip_grad_norm_ saw another norm than in the single run, at its last call."""
+        """Tells if clip_grad_norm_ saw another norm than in the single run, at its last call."""
         single = self._runs.gather(self._single and self._single["clips"])[0]
         if not single or not all(every):
             return
@@ -244,7 +245,7 @@ class Where:
 
 
 def _last_rows(every):
-    """(the last output that all ranks have, by rank how many of its rows have a gradient); None."""
+    """Returns (the last output that all ranks have, by rank its rows with a gradient), or None."""
     names = [name for name in dict.fromkeys(name for name, _, _ in every[0])
              if all(any(key[0] == name for key in row) for row in every)]
     if not names:
@@ -253,7 +254,7 @@ def _last_rows(every):
 
 
 def _coarsest(seen):
-    """The coarsest dtype that something computes in, of modules and of what is on the way."""
+    """Returns the coarsest dtype of modules' outputs and of casts."""
     found = {dtype for row in seen for dtype in (*row["modules"], *row["casts"])}
     if "complex64" in found:
         return "float32"

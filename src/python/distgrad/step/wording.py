@@ -1,4 +1,4 @@
-"""From what was measured to the sentences of a report."""
+"""Turns what was measured into the sentences of a report."""
 
 import math
 
@@ -8,8 +8,8 @@ from .report import Wrong, by_ranks, factor_text
 
 
 def described(finding, counts, holders=()):
-    """A Wrong of a judging.Finding. counts: {name: number}, of what a factor may be the number
-    of; holders: ranks, if it is to be said on which."""
+    """Returns the Wrong of a judging.Finding. counts is {what a factor may count: number}; holders
+    are ranks to be named."""
     text = []
     on = f"On {ranks_text(holders)} " if holders else ""
     factor, ranks = finding.factor, sorted(finding.factors)
@@ -44,8 +44,8 @@ def described(finding, counts, holders=()):
 
 
 def is_clipped(findings, names, norm):
-    """Whether all gradients are one number, below 1, times the derivative, and their norm is a
-    number that a person would write down: clipping by hand."""
+    """Returns whether gradients seem clipped by hand: all are one number below 1 times the
+    derivative, and their norm is a number that a person would write down."""
     if len(findings) != 1 or set(findings[0].names) != set(names):
         return False
     factor = findings[0].factor
@@ -53,7 +53,7 @@ def is_clipped(findings, names, norm):
 
 
 def is_round(norm):
-    """Whether it has two digits, but for rounding and the 1e-6 that torch adds to norms."""
+    """Returns whether norm has two digits, but for rounding and the 1e-6 that torch adds."""
     if not norm > 0 or not math.isfinite(norm):
         return False
     digits = 1 - math.floor(math.log10(norm))
@@ -61,8 +61,8 @@ def is_round(norm):
 
 
 def clipping_text(call, seen, norm):
-    """What the call that clips saw on the ranks where that is not the norm of what it clips, each
-    element once; else empty."""
+    """Returns text on the norms that a clipping call saw, or "" if these are the right norm, which
+    counts each element once."""
     if all(same_number(n, norm) for n in seen):
         return ""
     listed = ", ".join(f"{n:.4g} on rank {rank}" for rank, n in enumerate(seen[:8]))

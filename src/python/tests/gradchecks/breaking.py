@@ -1,5 +1,5 @@
-"""Backwards that hang or raise on some ranks, or where an input requires grad on some ranks alone:
-wrong, with the reason, or right. None is an error, and none takes a time-out to be told."""
+"""Lists backwards that hang or raise on some ranks, or whose inputs require grad only on some. Each
+is right, or wrong with a reason; none is an error, and none needs a time-out to be told."""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from .parts import Case, function, gathered, group, matrix, me, n, reduced, righ
 
 
 class SkipsUnneeded(torch.autograd.Function):
-    """Where needs_input_grad is False the collective is skipped."""
+    """Skips the collective if needs_input_grad is False."""
 
     @staticmethod
     def forward(ctx, a, b):
@@ -86,7 +86,7 @@ def waits_for_a_message(g, x):
 
 
 def frozen(*ranks):
-    """The second input does not require grad on these ranks."""
+    """Returns inputs of which the second does not require grad on these ranks."""
     def inputs():
         return matrix(), matrix(low=0.1).detach().requires_grad_(me() not in ranks)
 

@@ -1,5 +1,5 @@
-"""Functions that leave a term out of autograd. What they detach is meant, or a mistake: nobody can
-know, unless it is declared."""
+"""Lists functions that leave a term out of autograd. Nobody can know whether that is meant or a
+mistake unless it is declared."""
 
 import torch
 import torch.distributed as dist
@@ -29,7 +29,7 @@ def predicts_target(a, b):
 
 
 def softmax_over_ranks(x):
-    """The denominator depends on x."""
+    """Detaches the denominator, which depends on x."""
     e = x.exp()
     with torch.no_grad():
         s = reduced(e.sum())
@@ -37,7 +37,7 @@ def softmax_over_ranks(x):
 
 
 def logsumexp_over_ranks(x):
-    """The maximum's own gradient is counted on top."""
+    """Counts the maximum's own gradient in addition."""
     m = whole_max(x)
     return m + right_sum((x - m.detach()).exp()).log()
 
@@ -55,14 +55,14 @@ def own_row_kept(x, own=lambda x: x):
 
 
 def plain_gather(x):
-    """No line detaches: the collective has no gradient."""
+    """Detaches nothing, but its collective has no gradient."""
     rows = list(gathered(x.clone()))
     rows[me()] = x
     return torch.cat(rows).square().sum()
 
 
 def only_own_requires_grad(x):
-    """SimCSE: the others' parts are constants."""
+    """Keeps the others' parts as constants, as SimCSE does."""
     parts = list(gathered(x.detach()).unbind(0))
     parts[me()] = x
     return parts
@@ -83,7 +83,7 @@ def global_norm(x):
 
 def norm_by_item(x):
     size = x.square().sum()
-    assert size.item() > 0  # changes nothing, and is no line of the report
+    assert size.item() > 0  # This changes nothing, so the report must not name this line.
     return right_sum(x) * size.sqrt().item()
 
 
@@ -92,12 +92,12 @@ def weighted_by_data(x):
 
 
 def both_ways(p, z):
-    """SimSiam's."""
+    """Computes SimSiam's loss."""
     return -F.cosine_similarity(p, z.detach(), -1) - F.cosine_similarity(z, p.detach(), -1)
 
 
 def centred_teacher(s, t):
-    """DINO's: the centre is that of all ranks."""
+    """Computes DINO's loss, whose centre is that of all ranks."""
     with torch.no_grad():
         centre = reduced(t.mean(0, keepdim=True)) / n()
         shares = ((t - centre) / 0.5).softmax(-1)
@@ -105,7 +105,7 @@ def centred_teacher(s, t):
 
 
 def codes(x):
-    """SwaV's: assignments that all ranks balance."""
+    """Computes SwaV's assignments, which all ranks balance."""
     scores = x.tanh()
     with torch.no_grad():
         shares = torch.exp(scores.detach() / 0.5)
@@ -128,7 +128,7 @@ def straight_through(x):
 
 
 def reduced_under_no_grad(x):
-    """In place, so that nothing is detached: the gradient is the identity's."""
+    """Reduces in place, so that nothing is detached and the gradient is the identity's."""
     y = x.clone()
     with torch.no_grad():
         dist.all_reduce(y, group=group())
@@ -159,7 +159,7 @@ def disputed(name, function, inputs, *words, **more):
 
 
 def right(name, function, inputs, **more):
-    """Without a word about what is detached."""
+    """Returns a right case whose report must not mention what is detached."""
     return Case(name, function, inputs, absent=("detached", "constant"), **more)
 
 

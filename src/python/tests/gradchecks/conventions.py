@@ -1,5 +1,5 @@
-"""Layers whose right gradient depends on what the ranks' losses are together, and on which inputs
-are copies of one tensor."""
+"""Lists layers whose right gradient depends on the objective that the ranks' losses form, and on
+which inputs are copies of one tensor."""
 
 from functools import partial
 
@@ -38,12 +38,12 @@ def with_bias(x, a, b, c):
 
 
 def bias_in_each_part(x, a, b, c):
-    """It counts as often as there are ranks."""
+    """Adds the bias on each rank, so that it counts as often as there are ranks."""
     return leave((enter(x) @ a).tanh() @ b + c)
 
 
 def latent_attention(x, wq, wk, wpe, wo, entering):
-    """x and wpe are copies on all ranks, the others this rank's heads."""
+    """Takes x and wpe as copies on all ranks, and the others as this rank's heads."""
     q = (enter(x) @ wq).view(-1, 2, 4)
     own = (enter(x) @ wk).view(-1, 2, 2)
     shared = entering(x @ wpe)

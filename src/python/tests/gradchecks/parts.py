@@ -1,5 +1,5 @@
-"""What the functions under test are made of: collectives of the group that is checked, and
-autograd.Functions from two functions."""
+"""Defines what the functions under test are made of: collectives of the group that is checked, and
+autograd.Functions made from two functions."""
 
 from dataclasses import dataclass, field
 from typing import Callable
@@ -7,7 +7,7 @@ from typing import Callable
 import torch
 import torch.distributed as dist
 
-_group = None  # the one that is checked
+_group = None  # This group is checked.
 
 
 def use(group):
@@ -42,14 +42,14 @@ def max_of(x):
 
 
 def gathered(x):
-    """Stacked."""
+    """Returns the ranks' tensors, stacked."""
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(n())]
     dist.all_gather(parts, x.contiguous(), _group)
     return torch.stack(parts)
 
 
 def scattered(x):
-    """This rank's slice of the sum."""
+    """Returns this rank's slice of the sum."""
     return reduced(x)[me()].clone()
 
 
@@ -60,12 +60,12 @@ def exchanged(x):
 
 
 def rooted(x, root=0):
-    """Root's value."""
+    """Returns root's value."""
     return gathered(x)[root].clone()
 
 
 def function(forward, backward):
-    """backward gets the cotangent and the operand."""
+    """Makes an autograd.Function; backward gets the cotangent and the operand."""
 
     class Made(torch.autograd.Function):
         @staticmethod
@@ -81,8 +81,8 @@ def function(forward, backward):
 
 
 def two_of_one(backward):
-    """The sum and twice the sum, of one node. backward gets both cotangents: None for an output
-    that is in no loss, which may be so on one rank."""
+    """Makes a node that gives the sum and twice the sum. backward gets both cotangents, of which
+    one is None if its output is in no loss, perhaps on one rank only."""
 
     class Made(torch.autograd.Function):
         @staticmethod
@@ -102,7 +102,7 @@ right_gather = function(gathered, lambda g, x: reduced(g)[me()].clone())
 
 
 def matrix(rows=2, columns=3, dtype=torch.float64, low=0.5):
-    """Different on each rank, no two elements alike, all above 0."""
+    """Returns a matrix that differs on each rank, with no two elements alike and all above 0."""
     generator = torch.Generator().manual_seed(7 + me())
     x = low + torch.rand(rows, columns, generator=generator, dtype=torch.float64)
     return x.to(dtype).requires_grad_()
@@ -113,8 +113,8 @@ NOTHING = "nothing"
 
 @dataclass
 class Case:
-    """finding None: right. measured, right: the formulas expected, for 4 ranks; None: not looked
-    at."""
+    """Describes a case, which is right if finding is None. measured and right are the formulas
+    expected for 4 ranks, or None if they are not looked at."""
 
     name: str
     function: Callable
@@ -122,13 +122,13 @@ class Case:
     finding: str = None
     measured: tuple = None
     right: tuple = None
-    right_for: str = None  # words of the line on other objectives, or NOTHING
-    ranks: tuple = (4,)  # numbers of ranks of the group
+    right_for: str = None  # The line on other objectives has these words, or there is NOTHING.
+    ranks: tuple = (4,)  # The case runs on groups of these sizes.
     options: dict = field(default_factory=dict)
-    words: tuple = ()  # in the report's text
-    absent: tuple = ()  # not in it
-    alone: bool = True  # no other finding comes with it
-    may_raise: bool = False  # in backward, on all ranks, where this torch has none
-    makes: bool = False  # `function` makes the function
-    breaks: bool = False  # leaves its group unusable
-    verdict: str = "right"  # where there is no finding
+    words: tuple = ()  # The report's text has these words.
+    absent: tuple = ()  # The report's text must not have these words.
+    alone: bool = True  # No other finding comes with it.
+    may_raise: bool = False  # Backward raises on all ranks if this torch has none.
+    makes: bool = False  # `function` makes the function.
+    breaks: bool = False  # The case leaves its group unusable.
+    verdict: str = "right"  # This is the verdict if there is no finding.

@@ -1,5 +1,5 @@
-"""Ranks for the tests of gradcheck: forked once from a process that has imported torch, they do
-what a function says.
+"""Runs functions on ranks for the tests of gradcheck. The ranks are forked from a process that has
+imported torch.
 
     results = run(body, world_size)      # by rank, what body() returned: picklable
 """
@@ -20,8 +20,8 @@ from distgrad.ranks.process import wait_for_a_free_core  # noqa: E402
 
 
 def run(body, world_size=4, timeout_s=250, may_die=()):
-    """What body() returned on each rank; RuntimeError with the tracebacks where one raised or is
-    not done. None for a rank that may die."""
+    """Returns what body() returned on each rank, with None for a rank that may die. Raises
+    RuntimeError with tracebacks if a rank raised or is not done."""
     names = [f"rank-{rank}" for rank in range(world_size)]
     needed = [name for rank, name in enumerate(names) if rank not in may_die]
     with tempfile.TemporaryDirectory() as folder:

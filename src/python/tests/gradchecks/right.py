@@ -1,4 +1,4 @@
-"""Functions of unusual form whose backward is right: none may be accused."""
+"""Lists functions of unusual form whose backward is right: none may be accused."""
 
 from collections import namedtuple
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from .parts import (Case, exchanged, function, gathered, group, matrix, max_of, 
                     reduced, right_gather, right_sum, rooted, scattered, two_of_one)
 
 SUM = ("x̄_r = Σ_k ȳ_k",)
-checkpoint(torch.sin, torch.zeros(1), use_reentrant=False)  # imports much: once, not on each rank
+checkpoint(torch.sin, torch.zeros(1), use_reentrant=False)  # Its imports are done before forks.
 
 
 def square():
@@ -48,7 +48,7 @@ def expanded(x):
 
 
 def uneven():
-    """Two rows more on each rank, and none on the first."""
+    """Returns two more rows on each rank than on the one before, and none on the first."""
     return torch.arange(2.0 * 3 * me(), dtype=torch.float64).reshape(2 * me(),
                                                                      3).add(1).requires_grad_()
 
@@ -71,7 +71,7 @@ def join_uneven(x):
     return Join.apply(x)
 
 
-SENT = [[1, 2, 0, 1], [2, 1, 1, 0], [0, 3, 1, 1], [1, 0, 2, 2]]  # rows from rank to rank
+SENT = [[1, 2, 0, 1], [2, 1, 1, 0], [0, 3, 1, 1], [1, 0, 2, 2]]  # [from rank][to rank]: rows
 
 
 def exchange_uneven(x, sent, received):
@@ -84,13 +84,13 @@ def exchange_uneven(x, sent, received):
 
 
 def experts(x):
-    """Tokens go to the experts of other ranks, in uneven parts, and come back."""
+    """Sends tokens to the experts of other ranks, in uneven parts, and back."""
     sent, received = SENT[me()], [row[me()] for row in SENT]
     return exchange_uneven((exchange_uneven(x, sent, received) * (1 + me())).tanh(), received, sent)
 
 
 def stages(x):
-    """A pipeline: each rank sends to the next one, and gets its cotangent from there."""
+    """Runs a pipeline: each rank sends to the next one, and gets its cotangent from there."""
     def shifted(x, to, source):
         y = torch.zeros(x.shape, dtype=x.dtype)
         works = [dist.isend(x.contiguous(), to, group())] if 0 <= to < n() else []
@@ -112,7 +112,7 @@ def checkpointed_reentrant(x):
 
 
 class Parallel(nn.Module):
-    """A linear layer whose rows are on different ranks, after a norm with a buffer."""
+    """Is a linear layer whose rows are on different ranks, after a norm with a buffer."""
 
     def __init__(self):
         super().__init__()
@@ -130,7 +130,7 @@ def with_module(x, module):
 
 
 def masked_loss(x, mask, target, scale):
-    """A mean over what all ranks have of valid elements, a cross entropy and a metric beside it."""
+    """Returns a mean over all ranks' valid elements, a cross entropy, and a metric beside it."""
     count = reduced(mask.sum().to(x.dtype))
     loss = right_sum((x * mask).sum()) / count * scale
     return {"loss": loss, "ce": nn.functional.cross_entropy(right_sum(x), target),
@@ -144,7 +144,7 @@ def masks():
 
 
 def kinks(x):
-    """Of abs, relu, clamp and max away from where they bend."""
+    """Uses abs, relu, clamp and max away from where they bend."""
     bent = right_sum(x.abs() + (x - 0.25).relu() + x.clamp(0.1, 9))
     return bent, x.amax(), torch.maximum(x, x.flip(1)).sum()
 
@@ -170,7 +170,7 @@ def alike():
 
 
 def partly_alike():
-    """Element 1 is largest on the last rank alone; all ranks tie in element 0."""
+    """Returns an input whose element 1 is largest on the last rank; all tie in element 0."""
     return torch.tensor([5.0, 6.0 if me() == n() - 1 else 5.0],
                         dtype=torch.float64).requires_grad_()
 
@@ -188,7 +188,7 @@ def negative(made):
 
 
 def at_the_upper_kink(x):
-    """Smallest and capped values: moved up, nothing changes."""
+    """Uses smallest and capped values, of which moves up change nothing."""
     return (right_sum(x.amin(-1)), right_sum(x.clamp(max=1)),
             right_sum(torch.minimum(x, torch.ones_like(x))),
             right_sum(torch.where(x <= 1, x, torch.ones_like(x))),
@@ -204,7 +204,7 @@ def in_order(x):
 
 
 def of_ranks(x):
-    """Of equal values one that lies between, the second of four, and the two largest."""
+    """Takes the median, the second of four and the two largest of equal values."""
     return (right_sum(x.median()), right_sum(x.kthvalue(2, -1).values),
             right_sum(x.topk(2, -1).values))
 
@@ -215,8 +215,8 @@ def even_shares(g, x):
 
 
 def largest_two(x):
-    """Of equally large ones it depends on the order which are kept: at zeros that makes a kink,
-    else a jump."""
+    """Keeps the two largest. Which of equally large ones it keeps depends on their order, which
+    makes a kink at zeros, and a jump elsewhere."""
     kept = x.abs().topk(2, -1).indices
     return right_sum(torch.zeros_like(x).scatter(-1, kept, x.gather(-1, kept)))
 
@@ -230,7 +230,7 @@ def only_the_largest(x):
 
 
 def weights(rows, columns):
-    """The same on all ranks."""
+    """Returns weights that are the same on all ranks."""
     return torch.randn(rows, columns, dtype=torch.float64,
                        generator=torch.Generator().manual_seed(1))
 
@@ -240,7 +240,7 @@ def zeros(*shape):
 
 
 def sorted_inside(x):
-    """Of zeros all that is sorted is equal, though no input tells which of it is with which."""
+    """Sorts values that are all equal if x is 0, although no input tells which ones tie."""
     return (x @ weights(3, 5)).sort(-1).values
 
 
@@ -251,7 +251,7 @@ def by_rank_inside(x):
 
 
 def cancel_out(x):
-    """x, made of two kinks: torch's own gradient at 0 is 0."""
+    """Returns x, made of two kinks; torch's own gradient at 0 is 0."""
     return x.relu() - (-x).relu()
 
 
@@ -272,13 +272,13 @@ def two_maxima(x):
 
 
 def curved(x):
-    """So much that a move of 2^-20, or 2^-18, changes as much as one of a quarter."""
+    """Bends so much that a move of 2^-20, or 2^-18, changes as much as a quarter of it does."""
     bends = 2.0 ** torch.arange(14, 22)
     return right_sum(torch.cat([(x[:-1] - 1) - bends * (x[:-1] - 1).square(), x[-1:].relu()]))
 
 
 def overlap(a, b):
-    """1 - IoU of boxes."""
+    """Returns 1 - IoU of boxes."""
     low, high = torch.maximum(a[:, :2], b[:, :2]), torch.minimum(a[:, 2:], b[:, 2:])
     inside = (high - low).clamp(min=0).prod(-1)
     areas = [(box[:, 2:] - box[:, :2]).prod(-1) for box in (a, b)]
@@ -286,7 +286,7 @@ def overlap(a, b):
 
 
 def by_where(a, b):
-    """IoU that takes all of the gradient of equal edges from b."""
+    """Returns an IoU that takes all of the gradient of equal edges from b."""
     low = torch.where(a > b, a, b)[:, :2]
     high = torch.where(a < b, a, b)[:, 2:]
     inside = (high - low).clamp(min=0).prod(-1)
@@ -311,7 +311,7 @@ def bent(x):
 
 
 class VocabularyParallel(torch.autograd.Function):
-    """Megatron's cross entropy: each rank has a part of each row."""
+    """Computes Megatron's cross entropy, of which each rank has a part of each row."""
 
     @staticmethod
     def forward(ctx, x, target):
@@ -331,7 +331,7 @@ class VocabularyParallel(torch.autograd.Function):
 
 
 def routed(summed, x, w):
-    """A mixture of experts, of which each row takes two."""
+    """Mixes experts, of which each row takes two."""
     scores, chosen = (x @ w).topk(2, -1)
     gates = torch.zeros(len(x), w.shape[1], dtype=x.dtype).scatter(-1, chosen, scores.softmax(-1))
     return summed(sum(gates[:, e:e + 1] * ((e + 1) * x).tanh() for e in range(w.shape[1])))
@@ -395,7 +395,7 @@ def of_two_or_one(a, b):
 
 
 def right_sum_beside(is_waited_for):
-    """A count is summed beside the result, as for a log."""
+    """Sums a count beside the result, as for a log."""
     def summed(x):
         count = torch.ones(1)
         work = dist.all_reduce(count, group=group(), async_op=True)
@@ -407,7 +407,7 @@ def right_sum_beside(is_waited_for):
 
 
 def two_sums(x):
-    """An output that one rank leaves out would let the others wait, as with any two sums."""
+    """Returns two sums. If one rank leaves one out of its loss, the others wait for it."""
     return right_sum(x), right_sum(2 * x)
 
 
@@ -424,7 +424,7 @@ def closes_over(x):
 
 
 def only_root_returns(x):
-    """A gather: None off root; the graph is there, as the anchor is."""
+    """Gathers to rank 0; other ranks return no rows, but have the graph."""
     y = right_gather(x)
     return y if me() == 0 else y[:0]
 
@@ -463,7 +463,7 @@ def beside_bfloat16(x, w):
 
 
 class ThroughABuffer(torch.autograd.Function):
-    """Its ranks exchange bfloat16 through a buffer that is older than the call."""
+    """Exchanges bfloat16 between ranks through a buffer that is older than the call."""
 
     buffer = torch.zeros(2, 3, dtype=torch.bfloat16)
 
@@ -487,7 +487,7 @@ def float32_and_back(x):
 
 
 def in_autocast(x, w):
-    """The outputs are in bfloat16, where the inputs are not in float64."""
+    """Returns outputs in bfloat16 unless the inputs are in float64."""
     with torch.autocast("cpu", torch.bfloat16):
         return right_sum(x @ w)
 
@@ -496,7 +496,7 @@ summed_in_float32 = function(reduced, lambda g, x: reduced(g.float()).to(g.dtype
 
 
 def normalised(x):
-    """Over all ranks, in its own dtype: of a small variance little is left in half precision."""
+    """Normalises over all ranks in x's dtype; half precision leaves little of a small variance."""
     mean = right_sum(x.mean(0)) / n()
     variance = right_sum((x - mean).square().mean(0)) / n()
     return (x - mean) * (variance + 1e-5).rsqrt()
@@ -507,17 +507,17 @@ def scaled_in_float32(x):
 
 
 def saturated(x):
-    """Where tanh is nearly 1 its derivative is less than the rounding of what it is made from."""
+    """Uses tanh near 1, where its derivative is less than the rounding of its terms."""
     return right_sum((4 * x).tanh())
 
 
 def sure(x, w):
-    """All that is left of x's derivative is what rounding makes of 1 - 1, times nearly 0."""
+    """Leaves of x's derivative only what rounding makes of 1 - 1, times nearly 0."""
     return right_sum(torch.softmax(60 * x, -1)) + right_sum(w)
 
 
 def sure_loss(x):
-    """0, as far as float64 can tell."""
+    """Returns a loss that is 0 as far as float64 can tell."""
     return right_sum(nn.functional.cross_entropy(60 * x, torch.tensor([0])))
 
 
@@ -526,7 +526,7 @@ def sure_scores():
 
 
 def log_of_softmax(x):
-    """In bfloat16 the softmax is 1, and nothing is left of its derivative."""
+    """Uses a softmax that is 1 in bfloat16, so that nothing is left of its derivative."""
     return right_sum(-torch.softmax(30 * x, -1)[:, 0].log())
 
 
@@ -535,7 +535,7 @@ def scores(dtype):
 
 
 def low_rank(x, a, b):
-    """LoRA: b is 0 at first, and so is the output."""
+    """Applies LoRA, whose b is 0 at first, and so is the output."""
     return right_sum(x @ a @ b)
 
 
@@ -548,7 +548,7 @@ def small_variance():
 
 
 def attention(q, k, v):
-    """Keys and values of all ranks."""
+    """Attends to keys and values of all ranks."""
     k, v = right_gather(k).flatten(0, 1), right_gather(v).flatten(0, 1)
     return nn.functional.softmax(q @ k.T / 2, -1) @ v
 
@@ -558,7 +558,7 @@ def qkv():
 
 
 def contrastive(x):
-    """InfoNCE over the embeddings of all ranks, each rank's loss its own."""
+    """Returns this rank's own InfoNCE loss over the embeddings of all ranks."""
     z = nn.functional.normalize(x, dim=1)
     logits = z @ right_gather(z).flatten(0, 1).T / 0.2
     return nn.functional.cross_entropy(logits, torch.arange(len(x)) + len(x) * me())
@@ -762,7 +762,7 @@ CASES = [
          options=LARGE),
 ]
 
-# Variants of cases that run by default; tools/test --all runs them, too.
+# These are variants of cases that run by default; tools/test --all runs them, too.
 SELDOM = {
     "sorted, all equal", "of equal values, by their ranks", "of zeros, by their ranks",
     "a median whose ties share", "the largest two of zeros", "the largest two of equal ones",

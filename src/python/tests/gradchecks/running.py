@@ -1,4 +1,4 @@
-"""Runs cases on ranks, and says what came out otherwise than expected."""
+"""Runs cases on ranks, and says which results are not as expected."""
 
 import os
 
@@ -9,22 +9,22 @@ from .parts import NOTHING
 
 import distgrad  # noqa: E402: by the path that ranks.py sets
 
-GROUPS = {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [3, 1]}  # by size; of 1 each rank is one
+GROUPS = {4: [0, 1, 2, 3], 3: [1, 2, 3], 2: [3, 1]}  # Each rank is a group of size 1.
 
 
-_AT_ONCE = 16  # cases: what a set of ranks does in its time on a busy machine
+_AT_ONCE = 16  # A set of ranks does so many cases within its time-out on a busy machine.
 
 
 def by_default(cases, seldom):
-    """The cases that run by default: all but those named in `seldom`, each a variant of another
-    case that runs. DISTGRAD_ALL_TESTS (tools/test --all) runs them all."""
+    """Returns the cases that run by default: all but those in `seldom`, which are variants of
+    others. DISTGRAD_ALL_TESTS (tools/test --all) runs all."""
     if os.environ.get("DISTGRAD_ALL_TESTS"):
         return cases
     return [case for case in cases if case.name not in seldom]
 
 
 def reports(cases, world_size=4):
-    """[(case, size of its group, report)]. Raises where the ranks have different reports."""
+    """Returns [(case, size of its group, report)]. Raises if the ranks have different reports."""
     return [one for start in range(0, len(cases), _AT_ONCE)
             for one in _reports(cases[start:start + _AT_ONCE], world_size)]
 
@@ -48,7 +48,7 @@ def _on_this_rank(cases):
     for index, case in enumerate(cases):
         for size in case.ranks:
             spoilt = dist.new_group(GROUPS[size]) if case.breaks else None
-            # So that nobody waits in gradcheck for those that are in another group's
+            # Ranks must not wait in gradcheck for ranks that are still in another group's check.
             dist.barrier()
             if size > 1 and me not in GROUPS[size]:
                 continue
@@ -61,7 +61,7 @@ def checked(case):
     inputs = case.inputs()
     positional, named = ((), inputs) if isinstance(inputs, dict) else (inputs, None)
     function = case.function() if case.makes else case.function
-    options = {"basis": True, **case.options}  # whatever else this machine does
+    options = {"basis": True, **case.options}  # A slow machine must not get random directions.
     return distgrad.gradcheck(function, positional, parts.group(), kwargs=named,
                               raise_exception=False, **options)
 
@@ -71,7 +71,7 @@ def plain(text):
 
 
 def objections(case, report):
-    """What is not as the case expects: a list of texts."""
+    """Returns texts on what is not as the case expects."""
     found = []
     first = report.findings[0] if report.findings else None
     if case.finding is None and report.verdict != case.verdict:

@@ -1,8 +1,8 @@
-"""torch's own differentiable collectives, and what gradcheck must say of them: docs/findings.md has
-what is wrong with them.
+"""Lists torch's own differentiable collectives and what gradcheck must say of them.
+docs/findings.md says what is wrong with them.
 
-What depends on the version of torch (whether an op has a backward) may be right or raise:
-`may_raise`.
+Cases with `may_raise` depend on the version of torch (whether an op has a backward): they may be
+right or raise.
 """
 
 import torch
@@ -21,12 +21,12 @@ OP = dist.ReduceOp
 
 
 def pieces():
-    """One argument: a list with a tensor for each rank."""
+    """Returns one argument, a list with a tensor for each rank."""
     return ([matrix(1, 2, low=0.5 + j) for j in range(n())],)
 
 
 def on_root(y):
-    """What reduce and gather leave elsewhere does not count."""
+    """Drops what reduce and gather leave on ranks other than the root, as it does not count."""
     return y if me() == 1 else y[:0] if isinstance(y, torch.Tensor) else [part[:0] for part in y]
 
 

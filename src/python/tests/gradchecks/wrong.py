@@ -1,4 +1,4 @@
-"""Functions whose backward is wrong, each with the finding and the formula that must come out."""
+"""Lists functions whose backward is wrong, with the finding and formula that must be reported."""
 
 import time
 
@@ -17,7 +17,7 @@ ALL = (3, 4)
 
 
 def square(rows=None):
-    """A row for each rank."""
+    """Returns a matrix with a row for each rank."""
     return matrix(n() if rows is None else rows, 2)
 
 
@@ -52,7 +52,7 @@ def uneven_rows():
 
 
 def uneven_slices(offset):
-    """Joins the ranks' rows, of which each rank has another number."""
+    """Joins the ranks' rows, whose numbers differ between ranks."""
     def joined(x):
         whole = x.new_zeros(sum(SIZES), 2)
         at = sum(SIZES[:me()])
@@ -175,14 +175,14 @@ def zero_on_rank_1():
 
 
 def tied():
-    """Ranks 0 and 1 hold the largest value of element 0."""
+    """Returns an input of which ranks 0 and 1 hold the largest value of element 0."""
     x = matrix().detach()
     x[0, 0] = 5.0 if me() < 2 else 0.25 * me()
     return x.requires_grad_()
 
 
 def max_in_full(x):
-    """Each rank that holds the maximum gets all of it."""
+    """Gives each rank that holds the maximum all of the gradient."""
     return function(max_of, lambda g, x: reduced(g) * (x == max_of(x)))(x)
 
 
@@ -191,7 +191,7 @@ def min_in_full(x):
 
 
 def capped_twice(x):
-    """2 at the cap, where any number from 0 to 1 is right."""
+    """Has the slope 2 at the cap, where any number from 0 to 1 is right."""
     return function(lambda x: reduced(x.clamp(max=1)),
                     lambda g, x: reduced(g) * ((x < 1).to(x.dtype) + 2 * (x == 1)))(x)
 
@@ -201,7 +201,7 @@ def median_in_full(g, x):
 
 
 def median_twice(g, x):
-    """Two times, to one of those that are equal."""
+    """Gives twice the gradient to one of the equal elements."""
     first = (x == x.median()).reshape(-1).nonzero()[0]
     return (2 * reduced(g) * torch.nn.functional.one_hot(first, x.numel())).reshape(x.shape)
 
@@ -215,7 +215,7 @@ def sorted_values(x):
 
 
 def in_full(g, x):
-    """Each of those that are equal gets all that goes to any of them."""
+    """Gives each of the equal elements all that goes to any of them."""
     return torch.einsum("ab,abc->ac", reduced(g),
                         (x.sort(-1).values[..., None] == x[:, None]).to(x.dtype))
 
@@ -229,7 +229,7 @@ def running_maxima(x):
 
 
 def running_in_full(g, x):
-    """All that have been as large get all of it."""
+    """Gives all of a running maximum's gradient to every element so far that is as large."""
     before = torch.ones(x.shape[-1], x.shape[-1], dtype=torch.bool).tril()
     is_largest = (x.cummax(-1).values[..., None] == x[:, None]) & before
     return torch.einsum("ab,abc->ac", reduced(g), is_largest.to(x.dtype))
@@ -242,7 +242,7 @@ def inside_in_full(g, x):
 
 
 class OtherRanksTarget(right.VocabularyParallel):
-    """As if each rank had the target."""
+    """Acts as if each rank had the target."""
 
     @staticmethod
     def backward(ctx, g):
@@ -406,7 +406,7 @@ _last = {}
 
 
 def last_operand(x):
-    """Keeps the operand of the last call, and not of each."""
+    """Keeps the operand of the last call only, not that of each call."""
     class Keeps(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -421,7 +421,7 @@ def last_operand(x):
 
 
 def last_cotangent(g, x):
-    """Sums what came the time before, as a send that is one step late does."""
+    """Sums the cotangent of the time before, as a send that is one step late does."""
     before = _last.get("g", torch.zeros_like(g))
     _last["g"] = g.clone()
     return reduced(before if before.shape == g.shape else g)
@@ -431,13 +431,13 @@ _buffer = {}
 
 
 def one_buffer(g, x):
-    """Gives the same memory each time."""
+    """Returns the same memory each time."""
     kept = _buffer.setdefault(g.shape, torch.empty_like(g, memory_format=torch.contiguous_format))
     return kept.copy_(reduced(g))
 
 
 def in_memory_order(g, x):
-    """Takes the elements as they lie, as Gloo's scatter does."""
+    """Takes the elements in memory order, as Gloo's scatter does."""
     fits = g.storage_offset() + g.numel() <= g.untyped_storage().nbytes() // 8
     flat = g.as_strided((g.numel(),), (1,)) if fits else g.reshape(-1)
     return reduced(flat).reshape(g.shape)
@@ -449,7 +449,7 @@ def in_place(g, x):
 
 
 class OnBothCotangents(torch.autograd.Function):
-    """Of two outputs; at times only one of them has other numbers afterwards."""
+    """Writes to the cotangents of both outputs; at times this changes only one of them."""
 
     @staticmethod
     def forward(ctx, x):
@@ -465,7 +465,7 @@ class OnBothCotangents(torch.autograd.Function):
 
 
 class InAnotherOrder(torch.autograd.Function):
-    """Rank 0 enters the collectives in another order in backward."""
+    """Enters the collectives in another order on rank 0 in backward."""
 
     @staticmethod
     def forward(ctx, x, z):
@@ -481,7 +481,7 @@ class InAnotherOrder(torch.autograd.Function):
 
 
 def of_both_or_the_first(a, b):
-    """Forgets the second output where it is the only one with a cotangent, or lacks one."""
+    """Forgets the second output if it alone has a cotangent, or lacks one."""
     known = a if b is None else b
     sums = [reduced(torch.zeros_like(known) if g is None else g) for g in (a, b)]
     return sums[0] + 2 * sums[1] if None not in (a, b) else sums[0]
@@ -499,27 +499,27 @@ def with_noise(g, x):
 
 
 _noise = torch.Generator()
-_first = set()  # groups whose first backward has been
+_first = set()  # These groups have had their first backward.
 
 
 def right_first(g, x):
-    """Twice the gradient from the second backward on."""
+    """Returns twice the gradient from the second backward on."""
     is_first = group() not in _first
     _first.add(group())
     return reduced(g) * (1 if is_first else 2)
 
 
 def not_waited_for(g, x):
-    """The sum is begun, and what is there until then is given on."""
+    """Begins the sum, and returns what is there before it is done."""
     given = g.clone(memory_format=torch.contiguous_format)
     if me() == 0:
-        time.sleep(0.01)  # so that it never is there in time
+        time.sleep(0.01)  # The sum must never be there in time.
     dist.all_reduce(given, group=group(), async_op=True)
     return given
 
 
 def sends_and_refuses(g, x):
-    """What was sent before it raised would be received by the next backward."""
+    """Sends and then raises, so that the next backward would receive what was sent."""
     ranks = dist.get_process_group_ranks(group())
     at = ranks.index(dist.get_rank())
     came = torch.empty(g.shape, dtype=g.dtype)
@@ -588,8 +588,8 @@ BEHAVIOURS = [
 
 
 def linear(x, w):
-    """A row-parallel linear layer with the reduction of "copy": its input gradient is only the own
-    one."""
+    """Is a row-parallel linear layer with the reduction of "copy", so that its input gradient is
+    only the own one."""
     return function(reduced, lambda g, x: g.clone())(x @ w)
 
 
@@ -638,7 +638,7 @@ def large():
 
 
 def layer(x, a, b, copy):
-    """Megatron's, of a column-parallel linear layer and a row-parallel one."""
+    """Is Megatron's layer: a column-parallel linear layer and a row-parallel one."""
     return identity_sum((copy(x) @ a).tanh() @ b)
 
 
@@ -735,7 +735,7 @@ MORE = [
 
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE
 
-# Variants of cases that run by default; tools/test --all runs them, too.
+# These are variants of cases that run by default; tools/test --all runs them, too.
 SELDOM = {
     "sign turned", "without the own", "own and next", "the previous one", "doubled on rank 2",
     "of pairs: over other pairs", "elements transposed", "gather: mean", "sort: ties in full",
