@@ -24,7 +24,6 @@ from .perturbation import Perturbation
 from .subject import NotSupported, Subject
 from .team import BROKEN_WAITS, shown_frames
 
-_ECHOES = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
 _MOST_VALUES = 4096  # Larger inputs do not send their values to rank 0.
 _JUNK = 1e3  # This fills the memory between a cotangent's elements.
 _LATER = 3  # The gradients of a plan's first and last probes are looked at again at its end.
@@ -420,4 +419,5 @@ def _failure(error, index, doing):
     said = [cut(line) for line in traceback.format_exception_only(type(error), error)]
     text = str(error) if isinstance(error, NotSupported) else said[-1].strip()
     lines = [*traceback.format_list(frames), *said] if frames else []
-    return Failure(text, where, "".join(lines), index, doing, any(echo in text for echo in BROKEN_WAITS))
+    is_echo = any(part in text for part in BROKEN_WAITS)
+    return Failure(text, where, "".join(lines), index, doing, is_echo)

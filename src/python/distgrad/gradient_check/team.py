@@ -27,6 +27,8 @@ from ..stepping import ECHOES
 from .report import GradcheckReport
 from .waiting import Waiting, is_main_thread
 
+# Messages that hold one of these tell that a wait ended by what another rank did, or did not do.
+BROKEN_WAITS = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
 _GRACE_S = 0.7  # A rank that raised waits so long before it breaks its connections.
 _MARGIN_S = 5.0
 _CONNECT_S = 30.0  # All ranks have at least this time to call gradcheck.
@@ -337,16 +339,17 @@ class Watch:
                 return
 
 
-def shown_frames(frames):
-    """Returns a stack's frames from the user's function on."""
-    here = __file__.rpartition("/")[0]
+def shown_frames(frames, caller=__file__):
+    """Returns a stack's frames from the user's function on, which a file of the caller's folder
+    calls."""
+    here = caller.rpartition("/")[0]
     last = max((i for i, f in enumerate(frames) if f.filename.startswith(here)), default=-1)
     return _unwatched(frames[last + 1:])
 
 
 def _unwatched(frames):
-    """Leaves out the frames of ranks/unwaited.py, which wraps calls and never waits by itself."""
-    return [f for f in frames if f.filename != unwaited.__file__]
+    """Leaves out the frames of those that wrap calls and never wait by themselves."""
+    return [f for f in frames if f.filename not in (noting.__file__, unwaited.__file__)]
 
 
 def users_frames(frames):
