@@ -1,5 +1,5 @@
-"""Calls of distgrad's Python API by every process of a launcher: api_calls.py FOLDER [WHAT...]. Each
-leaves what became of them in FOLDER/RANK.json."""
+"""Calls distgrad's Python API in every process of a launcher: api_calls.py FOLDER [WHAT...]. Each
+process leaves what became of the calls in FOLDER/RANK.json."""
 
 import json
 import os
