@@ -209,11 +209,12 @@ BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const C
     return {
         "contiguity",
         fmt::format("is right for a contiguous {0}, and wrong for the one it gets here, which is "
-                    "not contiguous{1}: it reads the {0} in the order of its memory.",
+                    "not contiguous{1}.",
                     what, where_not_contiguous(call, is_cotangent)),
         "", "",
-        is_cotangent ? "Call .contiguous() on the cotangent before it goes to the collective."
-                     : "Call .contiguous() on the operand before it goes to the collective."};
+        fmt::format("Collectives take tensors in the order of their memory: call .contiguous() on "
+                    "the {}, and go on with what that returns, which is a copy.",
+                    what)};
   }
   if (const CallOnRanks* other = one_that_gave_the_same(call, others))
     return {

@@ -176,7 +176,7 @@ class Audit(unittest.TestCase):
         self.assertEqual((code, row["rule"], row["right_for"]), (1, "contiguity", []))
         cell = row["aspects"]["cotangent"]
         self.assertEqual((cell["state"], cell["right"]), ("WRONG", cell["judged"] - 1))
-        self.assertIn("which is not contiguous on rank 0: it reads the cotangent in the order of",
+        self.assertIn("which is not contiguous on rank 0. Collectives take tensors in the",
                       row["explanation"])
         # The other ranks wait for the one that raises, and the case ends.
         code, row = audit(f"all_reduce=python:{AUDITED}:sum_of_viewed_cotangents", *options)

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -473,6 +474,13 @@ def everything():
     found["strict"] = raised(distgrad.check_gradients, *student(), strict=True)
     found["declared"] = asked(*student(), detached=list(found["disputed"]["detached"]))
     found["wrong beside"] = asked(*student(doubled_head_bias))
+    model_and_step = with_teacher()
+    before = [p.clone() for p in model_and_step[0].parameters()]
+    found["teacher"] = asked(*model_and_step)
+    found["teacher is back"] = all(map(torch.equal, before, model_and_step[0].parameters()))
+    for factor in (0.5, 1.0, 2.0):
+        found[f"{factor} under autocast"] = asked(*under_autocast(factor))
+    found["FSDP1"] = asked(*in_fsdp1())
     found["in trainers"], found["in wrong trainers"] = in_trainers(1), in_trainers(2)
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
@@ -600,6 +608,62 @@ def student(change=lambda model: None):
 
 def doubled_head_bias(model):
     model["head"].bias.grad *= 2
+
+
+def with_teacher():
+    """A step that updates a teacher's average, whose parameters are not trained."""
+    model = nn.ModuleDict({"student": Model(), "teacher": Model()}).double()
+    model["teacher"].requires_grad_(False)
+    for p in model["teacher"].parameters():
+        p.data += torch.arange(p.numel()).reshape(p.shape) / 30
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        loss = (model["student"](x) - model["teacher"](x)).square().mean()
+        loss.backward()
+        for p, average in zip(model["student"].parameters(), model["teacher"].parameters()):
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+            average.data.mul_(0.9).add_(p.detach(), alpha=0.1)
+        return loss
+
+    return model, step
+
+
+def under_autocast(factor):
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8))
+    x = torch.randn(16, 16, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def step():
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(x)
+        loss = y.float().square().mean()
+        (factor * loss).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        return loss
+
+    return model, step
+
+
+def in_fsdp1():
+    """A wrong step, whose parameters are views that FSDP swaps."""
+    torch.manual_seed(0)
+    model = FullyShardedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)),
+                                     use_orig_params=True, device_id=torch.device("cpu")).double()
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        (loss / dist.get_world_size()).backward()
+        return loss
+
+    return model, step
 
 
 def added_to(model):
@@ -902,6 +966,21 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(kind, "StepError", text)
             self.assertIn("rank 1 raised in step():", text)
             self.assertIn("KeyError: 'no such batch'", text)
+
+    def test_a_teacher_that_step_updates_is_put_back(self):
+        self.assertEqual(self.on_all_ranks("teacher")["verdict"], "right")
+        self.assertTrue(all(found["teacher is back"] for found in self.found))
+
+    def test_factors_are_found_under_autocast(self):
+        self.assertEqual(self.on_all_ranks("1.0 under autocast")["verdict"], "right")
+        for factor, text in ((0.5, "0.5"), (2.0, "1.99 to 2.01 times")):
+            report = self.on_all_ranks(f"{factor} under autocast")
+            self.assertEqual(report["verdict"], "wrong", report)
+            self.assertIn(text, str(report["wrong"]))
+
+    def test_what_fsdp_detaches_is_not_held(self):
+        self.assertIn("p.grad is 0.3333 times the derivative of the loss: 1 over the number of"
+                      " ranks.", self.found[0]["FSDP1"]["text"])
 
     def test_ranks_that_wait_for_ever_are_named_long_before_the_time_is_over(self):
         for kind, text in ranks.run(last_sum_is_skipped_on_rank_1, RANKS):

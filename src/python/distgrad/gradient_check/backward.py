@@ -6,7 +6,7 @@ others whether it depends on the cotangent's memory layout. Whatever differs bec
 finding about how the backward behaves from call to call.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Optional
 
 import torch
@@ -23,6 +23,8 @@ _OTHER_GRAPHS = {
     "together": "where the function is called twice in one graph the gradients are wrong: the calls"
     " share memory",
 }
+_OTHER_INPUTS = ("after another forward, at other inputs, the backward of the first forward is"
+                 " wrong: something is kept from call to call")
 _OVERWRITTEN = ("what autograd saved for the backward is overwritten before it: with copies of it,"
                 " as they were when it was saved, the gradient is another one")
 _LAYOUTS = ("transposed", "sliced", "expanded")
@@ -66,6 +68,7 @@ class Backward:
     matrix: torch.Tensor
     missing: set
     is_linear: bool = True
+    is_constant: bool = False  # The gradient is the same for all cotangents, and not zero.
     random: list = field(default_factory=list)  # Samples
     oddities: list = field(default_factory=list)
     backwards: int = 0
@@ -131,8 +134,10 @@ class Measurement:
             if first is not None and found.is_linear and others:
                 found.first = Sample(random[-1], first)
             if bool((constant != 0).any()):
-                self._note("other-backward", "cotangents of zero give a gradient that is not zero",
-                           rows=constant != 0)
+                same = "" if bool(found.matrix.any()) else ", and all others give the same one"
+                self._note("other-backward", "cotangents of zero give a gradient that is not zero"
+                           + same, rows=constant != 0)
+                found.is_constant = bool(same)
             if others:
                 self._look_at_others(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
@@ -213,10 +218,13 @@ class Measurement:
             return
         probes = [self._graph_probes(found), self._output_probes(found), self._layout_probes(found)]
         rows, raised = self._tolerant([probe for part in probes for probe in part])
+        first = rows[0] if probes[0] else None
         for part, look in zip(probes,
                               (self._look_at_graphs, self._look_at_outputs, self._look_at_layouts)):
             look(found, part, rows[:len(part)])
             rows = rows[len(part):]
+        if first is not None:
+            self._look_at_other_inputs(found, probes[0][0], first)
         for text in dict.fromkeys(failure.text for _, failure in raised):
             layouts = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
             self._note("contiguity", "backward raises where the cotangent is not contiguous"
@@ -245,6 +253,20 @@ class Measurement:
                                         "over a graph of its own backward gives another gradient"
                                         " than over one that is used again")
                 self._note("stale-or-aliased", how, rows=_apart(row, like))
+
+    def _look_at_other_inputs(self, found, probe, row):
+        """Compares the row with that of a graph between whose forward and backward there is a
+        forward at other inputs. It is a plan of its own, as the function may not take them."""
+        if self._session.broken_by:
+            return
+        values, failures, _ = self._session.probe([replace(probe, graph="elsewhere")], 0)
+        failures = {rank: f for rank, f in failures.items() if f}
+        if values and not failures:
+            found_row = self._session.assemble_gradients(values)[0]
+            if not self._agree(found_row, row, 2 * self._room(found.matrix, probe.coefficients)):
+                self._note("stale-or-aliased", _OTHER_INPUTS, rows=_apart(found_row, row))
+        elif len(failures) < self._session.size or any(f.is_echo for f in failures.values()):
+            self._session.note_broken(failures)
 
     def _output_probes(self, found):
         """Returns probes in which one output has a part in the loss; the others' cotangents are

@@ -61,9 +61,10 @@ class Probe:
     """Describes a backward run. coefficients are those of the output's coordinates.
 
     graph is "kept" (one graph for all probes), "own" (a forward for this probe alone), "used"
-        (another forward and backward come between), "together" (one backward for two calls, the
-        other with reversed coefficients; gives the sum of both gradients) or "saved" (a graph of
-        its own, in which what autograd saves is copied at once).
+        (another forward and backward come between), "elsewhere" (a forward at other inputs comes
+        between), "together" (one backward for two calls, the other with reversed coefficients;
+        gives the sum of both gradients) or "saved" (a graph of its own, in which what autograd
+        saves is copied at once).
     layout tells how cotangents lie in memory, on rank `only` or on all ranks (None). constant sets
         all elements of a cotangent to its first coefficient. output is the only one that takes
         part; absent is one that does not take part on rank `only`.
@@ -278,6 +279,8 @@ class Executor:
         if probe.graph == "used":
             other = self._forward(self._elsewhere())
             self._backward([other], Probe(probe.coefficients.flip(0)))
+        if probe.graph == "elsewhere":
+            self._forward(self._mirrored())
         return [run]
 
     def _shaking(self, probe):
@@ -297,6 +300,18 @@ class Executor:
             size = leaf.base.detach().to("cpu", torch.float64).abs()
             least = float(size.square().mean().sqrt()) if size.numel() else 0.0
             moves.append(None if leaf.is_parameter else size.clamp_min(least or 1.0) / 64)
+        return moves
+
+    def _mirrored(self):
+        """Returns moves to the inputs with their elements in reverse order. These keep what a
+        function may need of them: their range, a sum of 1, that a matrix is symmetric and positive.
+        Inputs that are the same reversed are moved as _elsewhere() moves them."""
+        moves = self._elsewhere()
+        for i, leaf in enumerate(self.subject.leaves):
+            base = leaf.base.detach().to("cpu", torch.float64)
+            mirrored = base.flatten().flip(0).reshape(base.shape) - base
+            if moves[i] is not None and bool(mirrored.any()):
+                moves[i] = mirrored
         return moves
 
     def _backward(self, runs, probe):

@@ -135,11 +135,13 @@ def _common(pair):
     found = _first_by(pair, lambda r, k: r, exact=True)
     if found is None:
         return None
+    where = (" where it is not 0" if any(pair.right_is_zero(r, k) for r, k in pair.pairs()) else "")
     return Base(lambda a, b: found.get(a),
                 lambda names, a, k, b:
                 f"{names.derivative}_{_index(a)}ᵀ {names.cotangent}_{_index(k)}",
                 "{derivative}_r: the derivative of {output} by {by}" if pair.is_local() else
-                "{derivative}_r: the derivative of {output}, the same on all ranks, by {by}")
+                f"{{derivative}}_r: the derivative of {{output}}, the same on all ranks{where}, by"
+                " {by}")
 
 
 def _first_by(pair, key, exact=False):

@@ -79,6 +79,8 @@ class Judgement:
             ranks = self._ranks_of(rows) if oddity.ranks is None else oddity.ranks
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype,
                                          details=oddity.details))
+        if self._backward.is_constant:  # Its linear part, zero, is not what backward gives.
+            return self
         if self.is_linear:
             self._judge_pairs()
         elif not unsteady:
@@ -232,7 +234,8 @@ class Judgement:
         where = self._where(pair, x)
         details = where or ([] if measured and measured[0] != (right and right[0])
                             else self._details(pair, names, grid))
-        legends = dict.fromkeys(f[1] for f in (measured, right) if f and f[1])
+        legends = dict.fromkeys(line for f in (measured, right) if f and f[1]
+                                for line in f[1].split("; "))
         if self._backward.explanation:
             first = replace(first, name="stale-or-aliased", text=self._backward.explanation)
         return Finding(first.name, first.text + self._why_missing(first, x), [x], [names.output],
@@ -519,6 +522,10 @@ class Judgement:
             return
         if self._inputs.kind == "elements":
             self._judge_pairs()
+            self.right_for = []  # These would hold for cotangents of single elements alone.
+            self.findings = [replace(f, text="the backward gives another gradient than the right"
+                                     " one") if f.text == ANOTHER_MAP else f
+                             for f in self.findings]
         if not self.paired:
             self.findings.append(
                 Finding("other-backward", "the backward is not linear in the cotangents",

@@ -12,7 +12,7 @@ from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
 from .errors import StepError
-from .holding import HeldInStep
+from .holding import HeldInStep, detached_held, places_with_detached_held
 from .judging import BLIND, Judge
 from .measuring import Measuring
 from .outputs import Outputs, Precision, Watch, as_data
@@ -120,7 +120,7 @@ class _Check:
                             f" {ranks_text(ranks)}")
             return report
         measuring, judgement = self._judged(known, gradients, base)
-        if judgement.findings or judgement.undecided:
+        if judgement.findings or judgement.undecided or judgement.is_suspicious:
             if again := self._without_casts(known, gradients, base):
                 measuring, judgement = again
         if judgement.findings and not self._options.detached:
@@ -130,12 +130,7 @@ class _Check:
         if measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                 or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
-            precision = Precision(measuring.step, measuring.noise,
-                                  1e-2 if measuring.dtype == torch.float64 else 3e-2)
-            outputs = Outputs(runs, precision, self._options.search_s - runs.seconds)
-            places = outputs.places()
-            report.where = outputs.told(places) + outputs.calls(places)
-            report.places = as_data(places, precision.slack)
+            self._find_place(report, measuring)
         self._note_rounded(measuring)
         self._note_short_loss()
         self._note_blind(judgement, measuring)
@@ -180,6 +175,7 @@ class _Check:
             return None
         self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
                         " that dtype" for text in casts]
+        self._dtypes -= set(map(str, found))
         return self._judged(known, gradients, base, max(found, key=lambda d: torch.finfo(d).eps))
 
     def _fill(self, report, judgement, known, gradients, clipping, shared):
@@ -336,12 +332,22 @@ class _Check:
 
     # -- once something is wrong
 
+    def _find_place(self, report, measuring):
+        precision = Precision(measuring.step, measuring.noise,
+                              1e-2 if measuring.dtype == torch.float64 else 3e-2)
+        outputs = Outputs(self._runs, precision, self._options.search_s - self._runs.seconds)
+        places = outputs.places()
+        if report.detached:
+            places = places_with_detached_held(self._runs, outputs)[0]
+        if places is None:  # What is detached cannot be held, and would look like a mistake.
+            return
+        report.where = outputs.told(places) + outputs.calls(places)
+        report.places = as_data(places, precision.slack)
+
     def _dispute(self, report, judgement, measuring):
         """Moves findings that are right with what step() detaches as constants to the disputed."""
         runs = self._runs
-        runs.held = held = HeldInStep()
-        try:
-            runs.run()
+        with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
             meant = [finding for finding in judgement.findings
                      if places and self._agrees(measuring, finding)]
@@ -349,8 +355,6 @@ class _Check:
                 judgement.findings = [f for f in judgement.findings if f not in meant]
                 report.disputed = [name for finding in meant for name in finding.names]
                 report.detached = places
-        finally:
-            runs.held = contextlib.nullcontext()
 
     @staticmethod
     def _agrees(measuring, finding):

@@ -1,17 +1,58 @@
 """Holds what step() takes out of autograd, such as a student's target or a momentum encoder's keys,
 while parameters move. It shows whether the gradient is right with that as a constant."""
 
+import contextlib
+import os
+import sys
+
 import torch
+import torch.distributed
 
 from ..gradient_check.detached import HeldConstants
 from .roots import is_in_backward
 
 
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_FSDP = os.path.join(os.path.dirname(torch.distributed.__file__), "fsdp") + os.sep
+
+
 class HeldInStep(HeldConstants):
-    """Wraps runs of step(), of which the first records. Backward's own work is not held, nor are
-    single numbers, which a step detaches to return its loss or to add up micro-batches' losses."""
+    """Wraps runs of step(), of which the first records. Backward's own work is not held, nor is
+    that of FSDP, whose parameters are views that it swaps, nor are single numbers, which a step
+    detaches to return its loss or to add up micro-batches' losses."""
 
     def constant(self, x, what):
-        if is_in_backward() or not isinstance(x, torch.Tensor) or x.numel() == 1:
+        if is_in_backward() or not isinstance(x, torch.Tensor) or x.numel() == 1 or _is_by_fsdp():
             return x
         return super().constant(x, what)
+
+
+def _is_by_fsdp():
+    """Returns whether FSDP's code is what runs, and not the user's code that it called."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith((_OWN, _TORCH)):
+        if frame.f_code.co_filename.startswith(_FSDP):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@contextlib.contextmanager
+def detached_held(runs):
+    """Holds what step() detaches, as it is now, in the body's runs. Yields the HeldInStep."""
+    runs.held = held = HeldInStep()
+    try:
+        runs.run()
+        yield held
+    finally:
+        runs.held = contextlib.nullcontext()
+
+
+def places_with_detached_held(runs, outputs):
+    """Moves outputs that were moved before again, with what is detached held. Returns (their
+    places, the lines that detach); the places are None if it could not be held."""
+    with detached_held(runs) as held:
+        lines = list(dict.fromkeys(line for row in runs.gather(list(held.places)) for line in row))
+        again = outputs.places() if lines else None
+        return None if any(runs.gather(held.is_lost)) else again, lines

@@ -63,6 +63,7 @@ class Judgement:
     findings: list = dataclasses.field(default_factory=list)
     undecided: dict = dataclasses.field(default_factory=dict)  # {name: why}
     too_small: list = dataclasses.field(default_factory=list)  # names
+    is_suspicious: bool = False  # The gradients of some of these differ from what the loss does.
     not_asked: list = dataclasses.field(default_factory=list)  # names
     ambiguous: list = dataclasses.field(default_factory=list)  # names that are right as pieces only
     # {name: the relative size of an error that would not have been seen} is for right ones.
@@ -211,6 +212,7 @@ class Judge:
             return self._small(unseen) if unseen else None
         if abs(near.measured - near.total()) < 10 * near.resolution:
             self._found.too_small += [self._name(key) for key in keys]
+            self._found.is_suspicious = True
             return None
         return self._wrong(keys, near)
 
@@ -561,7 +563,18 @@ class Judge:
                     break
             else:
                 joined.append(finding)
-        self._found.findings = joined
+        self._found.findings = [f for f in joined if not self._is_told_by(f, joined)]
+
+    def _is_told_by(self, finding, others):
+        """Gives a piece of one element, which is a multiple whatever it is, to the finding that
+        other pieces of its parameter are no multiple. Returns whether there is such a finding."""
+        if len(finding.keys) > 1 or math.prod(self._measuring.pieces[finding.keys[0]].shape) > 1:
+            return False
+        other = next((f for f in others if f is not finding and f.is_no_multiple
+                      and finding.names[0] in f.names), None)
+        if other is not None:
+            other.keys += finding.keys
+        return other is not None
 
 
 def _of(holders, text):

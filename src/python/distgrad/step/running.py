@@ -220,21 +220,34 @@ class State:
 
     def __init__(self, model, parameters):
         self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
+        self._untrained, self._times = _in_main_memory(model), 0
         self._random = random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
                           for name, p in parameters.items()}
         self._parameters = parameters
 
     def put_back(self):
+        self._times += 1
+        if self._times == 2:  # The first run has shown which ones step() changes.
+            self._untrained = [(p, value) for p, value in self._untrained
+                               if not torch.equal(local_of(p.detach()).cpu(), value)]
         with torch.no_grad():
-            for buffer, value in self._buffers:
-                local_of(buffer).copy_(value)
+            for tensor, value in [*self._buffers, *self._untrained]:
+                local_of(tensor).copy_(value)
         for put, state in self._random:
             put(state)
 
     def put_gradients_back(self):
         for name, p in self._parameters.items():
             p.grad = self.gradients[name]
+
+
+def _in_main_memory(model):
+    """Returns [(parameter, a copy)] of those that are not trained: step() may change a teacher's.
+    Leaves out subclasses of Tensor, such as quantised weights, which may have no such copy."""
+    untrained = [p for p in model.parameters() if not p.requires_grad]
+    return [(p, local_of(p.detach()).to("cpu", copy=True)) for p in untrained
+            if type(local_of(p.detach())) is torch.Tensor and not p.is_meta]
 
 
 def eager():

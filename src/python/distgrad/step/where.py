@@ -1,7 +1,6 @@
 """Measures where a step with wrong gradients departs from the single run."""
 
 import collections
-import contextlib
 import math
 import os
 import time
@@ -10,7 +9,7 @@ import torch
 
 from ..words import count, some
 from . import arrived, forward
-from .holding import HeldInStep
+from .holding import places_with_detached_held
 from .outputs import Outputs, Precision, as_data, departure
 from .seen import computed_in
 from .variables import plain
@@ -182,20 +181,11 @@ class Where:
     def _with_constants(self, outputs):
         """Moves outputs again with what is detached as a constant. Returns the lines where
         something is detached, if that makes a difference, else []."""
-        runs = self._runs
-        runs.held = held = HeldInStep()
-        try:
-            runs.run()
-            every = list(dict.fromkeys(line for row in runs.gather(list(held.places))
-                                       for line in row))
-            before = [p.state for p in self._places]
-            again = outputs.places() if every else self._places
-            if any(runs.gather(held.is_lost)) or [p.state for p in again] == before:
-                return []
-            self._places = again
-            return every
-        finally:
-            runs.held = contextlib.nullcontext()
+        again, lines = places_with_detached_held(self._runs, outputs)
+        if again is None or [p.state for p in again] == [p.state for p in self._places]:
+            return []
+        self._places = again
+        return lines
 
     def _between(self, place, before):
         """Returns [a sentence on the calls between an output and the next right one, or the loss],

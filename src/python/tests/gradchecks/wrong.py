@@ -405,6 +405,21 @@ OTHERS = [
 _last = {}
 
 
+def last_signs(x):
+    """Keeps which elements were positive in the last call only, which nearby inputs do not show."""
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            _last["signs"] = x > 0
+            return reduced(x * _last["signs"])
+
+        @staticmethod
+        def backward(ctx, g):
+            return reduced(g) * _last["signs"]
+
+    return Keeps.apply(x)
+
+
 def last_operand(x):
     """Keeps the operand of the last call only, not that of each call."""
     class Keeps(torch.autograd.Function):
@@ -560,6 +575,8 @@ BEHAVIOURS = [
              "depends on the backward that ran before"),
     Case("the last operand", last_operand, matrix, "stale-or-aliased",
          words=("after another forward",)),
+    Case("the last signs", last_signs, lambda: matrix(low=-0.5), "stale-or-aliased", alone=False,
+         words=("After another forward, at other inputs,",)),
     behaving("one buffer for all", one_buffer, "stale-or-aliased", "called twice in one graph"),
     behaving("noise", with_noise, "nondeterministic"),
     behaving("right the first time", right_first, "nondeterministic",
