@@ -57,6 +57,7 @@ class _Check:
         self._notes = []
         self._passes = 1
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
+        self._is_short = False  # Whether modules give a short dtype, without which all was measured
 
     def report(self):
         runs = self._runs
@@ -127,7 +128,7 @@ class _Check:
             self._dispute(report, judgement, measuring)
         self._fill(report, judgement, known, gradients, clipping, measuring.shared)
         # In a short dtype cotangents have errors as large as the differences between places.
-        if measuring.dtype in (torch.float64, torch.float32) and any(
+        if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                 or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
             self._find_place(report, measuring)
@@ -175,7 +176,9 @@ class _Check:
             return None
         self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
                         " that dtype" for text in casts]
-        self._dtypes -= set(map(str, found))
+        found_dtypes = set(map(str, found))
+        self._is_short = any(runs.gather(bool(self._dtypes & found_dtypes)))
+        self._dtypes -= found_dtypes
         return self._judged(known, gradients, base, max(found, key=lambda d: torch.finfo(d).eps))
 
     def _fill(self, report, judgement, known, gradients, clipping, shared):

@@ -229,8 +229,7 @@ class State:
     def put_back(self):
         self._times += 1
         if self._times == 2:  # The first run has shown which ones step() changes.
-            self._untrained = [(p, value) for p, value in self._untrained
-                               if not torch.equal(local_of(p.detach()).cpu(), value)]
+            self._untrained = [row for row in self._untrained if _is_changed(*row)]
         with torch.no_grad():
             for tensor, value in [*self._buffers, *self._untrained]:
                 local_of(tensor).copy_(value)
@@ -248,6 +247,12 @@ def _in_main_memory(model):
     untrained = [p for p in model.parameters() if not p.requires_grad]
     return [(p, local_of(p.detach()).to("cpu", copy=True)) for p in untrained
             if type(local_of(p.detach())) is torch.Tensor and not p.is_meta]
+
+
+def _is_changed(parameter, value):
+    """Returns whether a parameter has other values. Of FSDP's it may have another shape now."""
+    now = local_of(parameter.detach())
+    return now.shape == value.shape and not torch.equal(now.cpu(), value)
 
 
 def eager():

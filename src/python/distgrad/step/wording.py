@@ -34,7 +34,8 @@ def described(finding, counts, holders=()):
         text.append(f"{on}p.grad is not the derivative of the loss.")
     if finding.instead:
         text.append(f"It is {finding.instead}.")
-    if finding.right:
+    # A sum over ranks that have the same gradient is a factor, which is told already.
+    if finding.right and not (finding.factor is not None and "of p.grad over" in finding.right):
         text.append(f"{_capital(finding.right)} is the derivative, along all directions that were"
                     " measured.")
     if finding.assumed:
