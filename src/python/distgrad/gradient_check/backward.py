@@ -68,7 +68,7 @@ class Backward:
     matrix: torch.Tensor
     missing: set
     is_linear: bool = True
-    is_constant: bool = False  # The gradient is the same for all cotangents, and not zero.
+    is_map: bool = True  # The matrix says something of a backward.
     random: list = field(default_factory=list)  # Samples
     oddities: list = field(default_factory=list)
     backwards: int = 0
@@ -92,6 +92,7 @@ class Measurement:
         self._frozen, self._frozen_outputs = frozen, frozen_outputs
         self._is_one_loss = is_one_loss
         self._oddities, self._count = {}, 0
+        self._entered = []  # By backward and rank, {group: how many calls it entered}.
         self._generator = torch.Generator().manual_seed(11)
 
     def scatter(self, found, share):
@@ -137,8 +138,10 @@ class Measurement:
                 same = "" if bool(found.matrix.any()) else ", and all others give the same one"
                 self._note("other-backward", "cotangents of zero give a gradient that is not zero"
                            + same, rows=constant != 0)
-                found.is_constant = bool(same)
-            if others:
+                found.is_map = not same
+            if self._is_out_of_step():
+                found.is_map = False
+            elif others:
                 self._look_at_others(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
@@ -394,6 +397,9 @@ class Measurement:
         values, failures, later = self._session.probe(probes, tolerate)
         failures = {rank: f for rank, f in failures.items() if f}
         self._count += len(values)
+        self._entered += [[seen["entered"] for seen in by_rank]
+                          for probe, by_rank in zip(probes, values)
+                          if probe.graph in ("kept", "own") and not probe.layout]
         for by_rank in values:
             for seen in by_rank:
                 if seen["written"]:
@@ -406,6 +412,24 @@ class Measurement:
                        "the gradient changed after backward had returned: its memory is used again,"
                        " or a collective was not waited for")
         return values, failures
+
+    def _is_out_of_step(self):
+        """Notes that ranks enter different numbers of one group's calls in one backward and not in
+        another, if they do. Numbers that are the same in all backwards may be those of messages."""
+        for group in {name for by_rank in self._entered for counts in by_rank for name in counts}:
+            seen = list(dict.fromkeys(tuple(counts.get(group) for counts in by_rank)
+                                      for by_rank in self._entered))
+            uneven = [counts for counts in seen if len({*counts} - {None}) > 1]
+            if len(seen) < 2 or not uneven:
+                continue
+            told = ", ".join(
+                f"{n} on {ranks_text([r for r, count in enumerate(uneven[0]) if count == n])}"
+                for n in sorted({*uneven[0]} - {None}, reverse=True))
+            self._note("other-backward", "how many collectives a rank enters depends on its"
+                       f" cotangent: in one backward {told}. Those that enter more wait for ever,"
+                       " or meet others in a later backward")
+            return True
+        return False
 
     def _random(self):
         """Returns numbers of both signs with full mantissas, none near 0."""

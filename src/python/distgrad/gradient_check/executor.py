@@ -23,6 +23,7 @@ from .nearby_slopes import STEPS
 from .perturbation import Perturbation
 from .subject import NotSupported, Subject
 from .team import BROKEN_WAITS, shown_frames
+from .waiting import calls_entered
 
 _MOST_VALUES = 4096  # Larger inputs do not send their values to rank 0.
 _JUNK = 1e3  # This fills the memory between a cotangent's elements.
@@ -319,6 +320,7 @@ class Executor:
         given = [(o, self._cotangent(o, t, p)) for run, p in zip(runs, probes)
                  for o, t in self._with_cotangents(run, p)]
         given = [(output, c, c.clone()) for output, c in given if c is not None]
+        before = calls_entered()
         with self._team.watch.one_call():
             gradients = self.subject.backward(runs, [(o.tensor, c) for o, c, _ in given],
                                               probe.graph == "kept")
@@ -326,6 +328,8 @@ class Executor:
         leaves = self.subject.leaves
         return {"row": sum(self._project(g) for g in gradients), "gradients": gradients,
                 "rank": self._team.rank,
+                "entered": {name: count - before.get(name, 0)
+                            for name, count in calls_entered().items()},
                 "written": [o.name for o, c, before in given if not torch.equal(c, before)],
                 "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
                 "inputs": self.subject.written(runs[0])}

@@ -79,7 +79,7 @@ class Judgement:
             ranks = self._ranks_of(rows) if oddity.ranks is None else oddity.ranks
             self.findings.append(Finding(oddity.name, oddity.text, ranks=ranks, dtype=self.dtype,
                                          details=oddity.details))
-        if self._backward.is_constant:  # Its linear part, zero, is not what backward gives.
+        if not self._backward.is_map:
             return self
         if self.is_linear:
             self._judge_pairs()

@@ -92,7 +92,7 @@ class Waiting:
 
     @contextlib.contextmanager
     def one_plan(self):
-        self._begun, self._plan, self._is_done = _sequence_numbers(), self._plan + 1, False
+        self._begun, self._plan, self._is_done = calls_entered(), self._plan + 1, False
         self._first = None
         try:
             yield
@@ -137,7 +137,7 @@ class Waiting:
         return State(self._plan, False, self._entered(), collective, where, self._moved)
 
     def _entered(self):
-        now = _sequence_numbers()
+        now = calls_entered()
         return tuple(sorted((name, count - self._begun.get(name, 0)) for name, count in now.items()
                             if count > self._begun.get(name, 0)))
 
@@ -166,7 +166,7 @@ def is_main_thread():
     return threading.current_thread() is threading.main_thread()
 
 
-def _sequence_numbers():
+def calls_entered():
     """Returns {group's name: number of collectives, sends and receives that this rank entered}."""
     found = {}
     for group, name in list(c10d._world.pg_names.items()):
