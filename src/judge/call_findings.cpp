@@ -201,6 +201,13 @@ std::string where_not_contiguous(const CallOnRanks& call, bool is_cotangent) {
   return ranks.empty() || ranks.size() == call.operands.size() ? "" : " on " + ranks_text(ranks);
 }
 
+constexpr std::string_view kMakeCotangentContiguous =
+    "Collectives take tensors in the order of their memory: call .contiguous() on the cotangent, "
+    "and go on with what that returns, which is a copy.";
+constexpr std::string_view kMakeOperandContiguous =
+    "Collectives take tensors in the order of their memory: call .contiguous() on the operand, "
+    "and go on with what that returns, which is a copy.";
+
 BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks& call,
                              const std::vector<CallOnRanks>& others) {
   if (!is_right_as(machine, evidence, call, MemoryLayout::kAsSeen)) {
@@ -211,10 +218,7 @@ BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const C
         fmt::format("is right for a contiguous {0}, and wrong for the one it gets here, which is "
                     "not contiguous{1}.",
                     what, where_not_contiguous(call, is_cotangent)),
-        "", "",
-        fmt::format("Collectives take tensors in the order of their memory: call .contiguous() on "
-                    "the {}, and go on with what that returns, which is a copy.",
-                    what)};
+        "", "", is_cotangent ? kMakeCotangentContiguous : kMakeOperandContiguous};
   }
   if (const CallOnRanks* other = one_that_gave_the_same(call, others))
     return {
