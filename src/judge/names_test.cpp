@@ -296,11 +296,11 @@ TEST(Names, OfAnotherGroupsRanks) {
   EXPECT_EQ(world.found(weighted).finding, "other-backward");
 }
 
-// Of a gather in groups of two, whose backward reduces over the world.
+// The backward of a gather in groups of two reduces over the world.
 TEST(Names, OfTheWorldsRanksInPlaceOfAGroups) {
-  const auto gathers = [](int r, int k, int b) { return r / 2 == k / 2 && b == r % 2; };
-  MatrixWorld world(4, a_call(kAllGather), {2}, {2, 2},
-                    by_pieces(2, 1, 2, [&](int r, int, int k, int b) { return gathers(r, k, b); }));
+  MatrixWorld world(
+      4, a_call(kAllGather), {2}, {2, 2},
+      by_pieces(2, 1, 2, [](int r, int, int k, int b) { return r / 2 == k / 2 && b == r % 2; }));
   world.program.groups = {{"tp", {{0, 1}, {2, 3}}, false}};
   std::get<CollectiveCall>(world.program.steps[0].what).group = "tp";
   const auto found =

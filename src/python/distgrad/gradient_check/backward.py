@@ -264,12 +264,11 @@ class Measurement:
             return
         values, failures, _ = self._session.probe([replace(probe, graph="elsewhere")], 0)
         failures = {rank: f for rank, f in failures.items() if f}
+        self._session.note_if_broken(failures)
         if values and not failures:
             found_row = self._session.assemble_gradients(values)[0]
             if not self._agree(found_row, row, 2 * self._room(found.matrix, probe.coefficients)):
                 self._note("stale-or-aliased", _OTHER_INPUTS, rows=_apart(found_row, row))
-        elif len(failures) < self._session.size or any(f.is_echo for f in failures.values()):
-            self._session.note_broken(failures)
 
     def _output_probes(self, found):
         """Returns probes in which one output has a part in the loss; the others' cotangents are

@@ -66,6 +66,11 @@ class Session:
         """Notes that the group cannot be used any more. What was found until now is judged."""
         self.broken_by = failures
 
+    def note_if_broken(self, failures):
+        """Notes it if only some ranks raised by themselves, so that others wait in the group."""
+        if failures and (len(failures) < self.size or any(f.is_echo for f in failures.values())):
+            self.note_broken(failures)
+
     def use_coordinates(self, inputs, outputs):
         self.inputs, self.outputs = inputs, outputs
         self._untold = (inputs, outputs)
@@ -77,8 +82,7 @@ class Session:
                                      tolerate=0 if perturbation else None)
         if not failures:
             return self.outputs.assemble([_rows(r.values) for r in results])
-        if len(failures) < self.size or any(failure.is_echo for failure in failures.values()):
-            self.note_broken(failures)
+        self.note_if_broken(failures)
         return None
 
     def with_detached_held(self, measure, only=None):
@@ -97,8 +101,7 @@ class Session:
         """Makes move() leave out casts to narrower dtypes from now on. Returns (the dtypes that the
         function casts to, texts of the casts, whether it runs without them)."""
         results, failures = self.run("widen", tolerate=1)
-        if failures and (len(failures) < self.size or any(f.is_echo for f in failures.values())):
-            self.note_broken(failures)
+        self.note_if_broken(failures)
         dtypes, casts = ([x for result in results for x in result.values[0][i]] for i in (0, 1))
         return list(dict.fromkeys(dtypes)), list(dict.fromkeys(casts)), not failures
 

@@ -9,8 +9,6 @@ the function, in forward and in backward.
 import re
 from dataclasses import replace
 
-import torch
-
 from . import adapters_names as names
 from . import noting
 from .call import NotOffered

@@ -15,16 +15,20 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 def place():
     """Returns the line of the user's code that is running, "layer.py:12"."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_filename == "<expression>":
+    for frame, line in traceback.walk_stack(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if file == "<expression>":
             return "an expression"
-        file = os.path.abspath(frame.f_code.co_filename)
-        library = os.sep + "lib" + os.sep + "python" in file and "-packages" + os.sep not in file
-        if not library and not file.startswith((_HERE, _TORCH)):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
-        frame = frame.f_back
+        if is_users(file):
+            return f"{os.path.basename(file)}:{line}"
     return "a library"
+
+
+def is_users(file):
+    """Returns whether a frame's file is of the user's code, or of a package that is not torch."""
+    file = os.path.abspath(file)
+    library = os.sep + "lib" + os.sep + "python" in file and "-packages" + os.sep not in file
+    return not library and not file.startswith((_HERE, _TORCH))
 
 
 def words_of(error):

@@ -164,8 +164,9 @@ class _Check:
         if not found:
             return None
         casts = [f"step() casts to {str(d)[6:]} in {where}" for d, where in found.items()]
+        short = set(map(str, found))
         if sent & set(found):
-            self._dtypes |= set(map(str, found))
+            self._dtypes |= short
             self._notes += [f"{text}: gradients were held to that" for text in casts]
             return self._judged(known, gradients, base)
         runs.around_loss = Narrowing(widest).widening
@@ -176,9 +177,8 @@ class _Check:
             return None
         self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
                         " that dtype" for text in casts]
-        found_dtypes = set(map(str, found))
-        self._is_short = any(runs.gather(bool(self._dtypes & found_dtypes)))
-        self._dtypes -= found_dtypes
+        self._is_short = any(runs.gather(bool(self._dtypes & short)))
+        self._dtypes -= short
         return self._judged(known, gradients, base, max(found, key=lambda d: torch.finfo(d).eps))
 
     def _fill(self, report, judgement, known, gradients, clipping, shared):

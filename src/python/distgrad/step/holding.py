@@ -4,16 +4,15 @@ while parameters move. It shows whether the gradient is right with that as a con
 import contextlib
 import os
 import sys
+import traceback
 
 import torch
 import torch.distributed
 
 from ..gradient_check.detached import HeldConstants
+from ..ranks.places import is_users
 from .roots import is_in_backward
 
-
-_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 _FSDP = os.path.join(os.path.dirname(torch.distributed.__file__), "fsdp") + os.sep
 
 
@@ -29,12 +28,11 @@ class HeldInStep(HeldConstants):
 
 
 def _is_by_fsdp():
-    """Returns whether FSDP's code is what runs, and not the user's code that it called."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_OWN, _TORCH)):
-        if frame.f_code.co_filename.startswith(_FSDP):
-            return True
-        frame = frame.f_back
+    """Returns whether FSDP's code runs, and not code of the user's that it called."""
+    for frame, _ in traceback.walk_stack(sys._getframe(1)):
+        file = frame.f_code.co_filename
+        if file.startswith(_FSDP) or is_users(file):
+            return file.startswith(_FSDP)
     return False
 
 

@@ -563,18 +563,20 @@ class Judge:
                     break
             else:
                 joined.append(finding)
-        self._found.findings = [f for f in joined if not self._is_told_by(f, joined)]
+        self._found.findings = joined
+        for finding in joined[:]:
+            self._leave_to_others(finding)
 
-    def _is_told_by(self, finding, others):
+    def _leave_to_others(self, finding):
         """Gives a piece of one element, which is a multiple whatever it is, to the finding that
-        other pieces of its parameter are no multiple. Returns whether there is such a finding."""
+        other pieces of its parameter are no multiple, if there is one."""
         if len(finding.keys) > 1 or math.prod(self._measuring.pieces[finding.keys[0]].shape) > 1:
-            return False
-        other = next((f for f in others if f is not finding and f.is_no_multiple
-                      and finding.names[0] in f.names), None)
-        if other is not None:
-            other.keys += finding.keys
-        return other is not None
+            return
+        for other in self._found.findings:
+            if other is not finding and other.is_no_multiple and finding.names[0] in other.names:
+                other.keys += finding.keys
+                self._found.findings.remove(finding)
+                return
 
 
 def _of(holders, text):

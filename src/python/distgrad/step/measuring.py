@@ -13,8 +13,8 @@ import torch
 
 from .variables import local_of
 
-# By the coarsest dtype that the step computes in, these are the size of a move relative to the
-# values, the relative error that the loss's curvature may add (far less in practice), and rounding.
+# The size of a move relative to the values, the relative error that the loss's curvature may add
+# (far less in practice), and rounding depend on the coarsest dtype that the step computes in.
 _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0**-23),
           torch.float16: (2e-2, 2e-2, 2.0**-10), torch.bfloat16: (6e-2, 4e-2, 2.0**-7)}
 # Values that were once in a shorter dtype may be off by this, relatively.

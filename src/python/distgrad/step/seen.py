@@ -89,8 +89,8 @@ def _narrows(x, dtype):
             and x.requires_grad and torch.finfo(dtype).eps > torch.finfo(x.dtype).eps)
 
 
-# What a process has seen is passed on as {"casts", "dtypes", "modules"} with names of dtypes, where
-# "modules" is {dtype: the first module that gave a tensor of it}.
+# Processes exchange {"casts", "dtypes", "modules"} with names of dtypes, where "modules" is {dtype:
+# the first module that gave a tensor of it}.
 
 
 def computed_in(single, ranks):

@@ -19,7 +19,7 @@ _POLL_S = 0.01
 _SEARCH_S = 60.0
 _LEAST_RUNS = 12  # There must be time for so many runs of a step.
 _LOSS_SLACK = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2, "bfloat16": 2e-2}
-# By the coarsest dtype, these are the size of a move, the loss's rounding and a factor's error.
+# The size of a move, the loss's rounding and a factor's error depend on the coarsest dtype.
 _PRECISIONS = {"float64": (1e-5, 2.0**-46, 1e-2), "float32": (4e-3, 2.0**-22, 3e-2)}
 
 
