@@ -474,6 +474,7 @@ def everything():
     found["strict"] = raised(distgrad.check_gradients, *student(), strict=True)
     found["declared"] = asked(*student(), detached=list(found["disputed"]["detached"]))
     found["wrong beside"] = asked(*student(doubled_head_bias))
+    found["all wrong beside"] = asked(*student(doubled))
     model_and_step = with_teacher()
     before = [p.clone() for p in model_and_step[0].parameters()]
     found["teacher"] = asked(*model_and_step)
@@ -608,6 +609,11 @@ def student(change=lambda model: None):
 
 def doubled_head_bias(model):
     model["head"].bias.grad *= 2
+
+
+def doubled(model):
+    for p in model.parameters():
+        p.grad *= 2
 
 
 def with_teacher():
@@ -862,6 +868,17 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual([w["parameters"] for w in report["wrong"]], [["head.bias"]],
                          report["text"])
         self.assertEqual(report["disputed"], ["encoder.weight", "encoder.bias"])
+        self.assertRegex(report["text"],
+                         r"was held as a constant\.\s+The cotangents are right at all 2")
+
+    def test_a_factor_is_told_of_what_lies_before_something_detached(self):
+        report = self.on_all_ranks("all wrong beside")
+        self.assertEqual((report["verdict"], report["disputed"]), ("wrong", []), report["text"])
+        wrong, = report["wrong"]
+        self.assertEqual(wrong["parameters"],
+                         ["encoder.weight", "encoder.bias", "head.weight", "head.bias"])
+        self.assertRegex(" ".join(wrong["text"]), r"^With what is detached at .*:\d+ as a constant,"
+                         " p.grad is 2 times")
 
     def test_a_step_that_updates_parameters_is_not_judged(self):
         report = self.on_all_ranks("optimizer")

@@ -12,7 +12,7 @@ from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
 from .errors import StepError
-from .holding import HeldInStep, detached_held, places_with_detached_held
+from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge
 from .measuring import Measuring
 from .outputs import Outputs, Precision, Watch, as_data
@@ -125,7 +125,8 @@ class _Check:
             if again := self._without_casts(known, gradients, base):
                 measuring, judgement = again
         if judgement.findings and not self._options.detached:
-            self._dispute(report, judgement, measuring)
+            self._dispute(report, judgement, measuring,
+                          lambda: self._judged(known, gradients, base, measuring.cast_to))
         self._fill(report, judgement, known, gradients, clipping, measuring.shared)
         # In a short dtype cotangents have errors as large as the differences between places.
         if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
@@ -345,19 +346,30 @@ class _Check:
         if places is None:  # What is detached cannot be held, and would look like a mistake.
             return
         report.where = outputs.told(places) + outputs.calls(places)
+        if report.where and report.detached:
+            report.where.insert(0, held_text(report.detached))
         report.places = as_data(places, precision.slack)
 
-    def _dispute(self, report, judgement, measuring):
-        """Moves findings that are right with what step() detaches as constants to the disputed."""
+    def _dispute(self, report, judgement, measuring, judged_again):
+        """Moves findings that are right with what step() detaches as constants to the disputed.
+        If others are multiples of the derivative only then, tells that of them."""
         runs = self._runs
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
             meant = [finding for finding in judgement.findings
                      if places and self._agrees(measuring, finding)]
-            if meant and not any(runs.gather(held.is_lost)):
-                judgement.findings = [f for f in judgement.findings if f not in meant]
-                report.disputed = [name for finding in meant for name in finding.names]
-                report.detached = places
+            rest = [finding for finding in judgement.findings if finding not in meant]
+            again = judged_again()[1].findings if places and any(
+                f.factor is None and not f.right for f in rest) else []
+            if not (meant or again) or any(runs.gather(held.is_lost)):
+                return
+            if again and all(f.factors or f.right for f in again) and _names(again) == _names(rest):
+                rest = [dataclasses.replace(f, held=some(list(places), 4)) for f in again]
+            elif not meant:
+                return
+            judgement.findings = rest
+            report.disputed = [name for finding in meant for name in finding.names]
+            report.detached = places
 
     @staticmethod
     def _agrees(measuring, finding):
@@ -427,6 +439,10 @@ class _Check:
 
 def _copies(tensors):
     return {name: None if x is None else x.clone() for name, x in tensors.items()}
+
+
+def _names(findings):
+    return {name for finding in findings for name in finding.names}
 
 
 def _all(by_rank):

@@ -11,6 +11,7 @@ import torch.distributed
 
 from ..gradient_check.detached import HeldConstants
 from ..ranks.places import is_users
+from ..words import some
 from .roots import is_in_backward
 
 _FSDP = os.path.join(os.path.dirname(torch.distributed.__file__), "fsdp") + os.sep
@@ -18,11 +19,15 @@ _FSDP = os.path.join(os.path.dirname(torch.distributed.__file__), "fsdp") + os.s
 
 class HeldInStep(HeldConstants):
     """Wraps runs of step(), of which the first records. Backward's own work is not held, nor is
-    that of FSDP, whose parameters are views that it swaps, nor are single numbers, which a step
-    detaches to return its loss or to add up micro-batches' losses."""
+    that of watchers (inside not_held()), nor that of FSDP, whose parameters are views that it
+    swaps, nor are single numbers, which a step detaches to return its loss or to add up
+    micro-batches' losses."""
+
+    is_paused = False
 
     def constant(self, x, what):
-        if is_in_backward() or not isinstance(x, torch.Tensor) or x.numel() == 1 or _is_by_fsdp():
+        if (self.is_paused or is_in_backward() or not isinstance(x, torch.Tensor)
+                or x.numel() == 1 or _is_by_fsdp()):
             return x
         return super().constant(x, what)
 
@@ -34,6 +39,16 @@ def _is_by_fsdp():
         if file.startswith(_FSDP) or is_users(file):
             return file.startswith(_FSDP)
     return False
+
+
+@contextlib.contextmanager
+def not_held():
+    """Keeps what the body detaches out of what is held: it is not the step's."""
+    before, HeldInStep.is_paused = HeldInStep.is_paused, True
+    try:
+        yield
+    finally:
+        HeldInStep.is_paused = before
 
 
 @contextlib.contextmanager
@@ -54,3 +69,7 @@ def places_with_detached_held(runs, outputs):
         lines = list(dict.fromkeys(line for row in runs.gather(list(held.places)) for line in row))
         again = outputs.places() if lines else None
         return None if any(runs.gather(held.is_lost)) else again, lines
+
+
+def held_text(lines):
+    return f"What is detached at {some(list(lines), 4)} was held as a constant."

@@ -47,6 +47,7 @@ class Finding:
     said: dict = dataclasses.field(default_factory=dict)  # {rank: what its p.grad says}
     between: tuple = ()  # If there is a factor, it lies between these two numbers.
     is_no_multiple: bool = False  # Directions show that there is no factor.
+    held: str = ""  # It names lines; what they detach is a constant in the derivative.
     keys: list = dataclasses.field(default_factory=list)
 
     @property

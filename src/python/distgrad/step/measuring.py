@@ -85,6 +85,7 @@ class Measuring:
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
         self.shared = frozenset()  # The holders of these pieces all have the same gradient.
         self._weights, self._sizes = {}, {}
+        self.cast_to = cast_to
         self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
         self._cast_error = 4 * _ROUNDED[cast_to] if cast_to else 0.0
 

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..words import ranks_text
 from .calls import measured
+from .holding import not_held
 from .measuring import dot, number, real
 from .roots import is_asking, is_in_backward
 from .variables import digest, has_shares, local_of, plain
@@ -69,7 +70,8 @@ class Watch:
         for index, x in enumerate(leaves):
             if not _is_watched(x) or (self._last is not None and x is self._last()):
                 continue
-            other = self._act((name, call, index), x)
+            with not_held():
+                other = self._act((name, call, index), x)
             if other is not None:
                 leaves[index], changed = other, True
             self._last = weakref.ref(leaves[index])

@@ -9,7 +9,7 @@ import torch
 
 from ..words import count, some
 from . import arrived, forward
-from .holding import places_with_detached_held
+from .holding import held_text, places_with_detached_held
 from .outputs import Outputs, Precision, as_data, departure
 from .seen import computed_in
 from .variables import plain
@@ -165,8 +165,7 @@ class Where:
         found, lines = departure(self._places), outputs.told(self._places)
         if found and (detached := self._with_constants(outputs)):
             found, lines = departure(self._places), outputs.told(self._places)
-            lines.insert(0, "What is detached at " + some(detached, 4) + " was held as a constant:"
-                         " else the loss does not change as backward says.")
+            lines.insert(0, held_text(detached))
         if found:
             kind, place, before = found
             self._stage = "backward" if before else "loss"

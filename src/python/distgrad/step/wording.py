@@ -12,6 +12,8 @@ def described(finding, counts, holders=()):
     are ranks to be named."""
     text = []
     on = f"On {ranks_text(holders)} " if holders else ""
+    if finding.held:
+        on = f"With what is detached at {finding.held} as a constant, {on[:1].lower() + on[1:]}"
     factor, ranks = finding.factor, sorted(finding.factors)
     counts = {**counts, "ranks that hold it": len(finding.said) if ranks else 0}
     if counts["ranks that hold it"] == counts["ranks"]:
@@ -21,7 +23,7 @@ def described(finding, counts, holders=()):
     elif factor is not None:
         text.append(f"{on}p.grad is {factor_text(factor, counts)}.")
     elif finding.factors:
-        text.append(f"p.grad over the derivative of the loss is {by_ranks(finding.factors)}.")
+        text.append(f"{on}p.grad over the derivative of the loss is {by_ranks(finding.factors)}.")
         if finding.is_no_multiple and (missing := sorted(set(finding.said) - set(ranks))):
             text.append(f"On {ranks_text(missing)} it is no multiple of it.")
     elif finding.is_no_multiple:
