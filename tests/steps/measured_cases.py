@@ -243,11 +243,11 @@ def scaled(rank, n, dtype, mistake="", clip=None, wrap="ddp"):
 
     def step():
         cleared(model)
-        scaler, optimizer = torch.amp.GradScaler("cpu",
-                                                 128.0), torch.optim.SGD(model.parameters(), 0.1)
+        scaler = torch.amp.GradScaler("cpu", 1.0 if mistake == "zeroed in between" else 128.0)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
         total = 0
         for i, (a, b) in enumerate(zip(x.split(2), y.split(2))):
-            if wrap == "fsdp":
+            if wrap == "fsdp" and mistake != "zeroed in between":
                 model.set_requires_gradient_sync(i == 1)
             with wrapped.no_sync() if wrap == "ddp" and i == 0 else contextlib.nullcontext():
                 loss = lm_loss(wrapped, a, b, reduction="sum", ignore_index=-100) / count
@@ -255,6 +255,8 @@ def scaled(rank, n, dtype, mistake="", clip=None, wrap="ddp"):
                 if mistake == "mean of means":
                     loss = lm_loss(wrapped, a, b) / 2
                 scaler.scale(loss).backward()
+            if mistake == "zeroed in between" and i == 0:
+                cleared(model)
         if mistake != "not unscaled":
             scaler.unscale_(optimizer)
         if clip and wrap == "own norm":
@@ -294,6 +296,9 @@ right("fsdp, clipped by hand", _(scaled, wrap="fsdp", clip=0.05, mistake="by han
 wrong("fsdp, clipped by own shards", _(scaled, wrap="fsdp", clip=0.05,
                                        mistake="own shards"), "mean", "*", None, "wrong-group",
       "after backward", "Each rank clips by the norm of its own shards: one factor per rank.")
+wrong("fsdp, last micro-batch only", _(scaled, wrap="fsdp", mistake="zeroed in between"), "mean",
+      "*", None, "other", "after backward",
+      "Gradients are zeroed after the first micro-batch: the last one is left.")
 wrong("clipped before the reduction", _(scaled, wrap="own norm",
                                         clip=0.05), "mean", "*", None, "other", "after backward",
       "Each rank clips its own gradient, and the mean of those is no multiple of the derivative.")

@@ -482,6 +482,7 @@ def everything():
     for factor in (0.5, 1.0, 2.0):
         found[f"{factor} under autocast"] = asked(*under_autocast(factor))
     found["FSDP1"] = asked(*in_fsdp1())
+    found["FSDP1 forgets"] = asked(*in_fsdp1(True))
     found["in trainers"], found["in wrong trainers"] = in_trainers(1), in_trainers(2)
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
@@ -656,8 +657,9 @@ def under_autocast(factor):
     return model, step
 
 
-def in_fsdp1():
-    """A wrong step, whose parameters are views that FSDP swaps."""
+def in_fsdp1(forgets=False):
+    """A wrong step, whose parameters are views that FSDP swaps: gradients are off by a factor, or
+    those of the first of two micro-batches are lost."""
     torch.manual_seed(0)
     model = FullyShardedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)),
                                      use_orig_params=True, device_id=torch.device("cpu")).double()
@@ -665,9 +667,14 @@ def in_fsdp1():
 
     def step():
         model.zero_grad()
-        loss = model(x).square().mean()
+        loss = model(x[:2]).square().mean()
         (loss / dist.get_world_size()).backward()
-        return loss
+        if not forgets:
+            return loss
+        model.zero_grad()
+        last = model(x[2:]).square().mean()
+        last.backward()
+        return loss / dist.get_world_size() + last
 
     return model, step
 
@@ -998,6 +1005,11 @@ class CheckGradients(unittest.TestCase):
     def test_what_fsdp_detaches_is_not_held(self):
         self.assertIn("p.grad is 0.3333 times the derivative of the loss: 1 over the number of"
                       " ranks.", self.found[0]["FSDP1"]["text"])
+
+    def test_a_lost_micro_batch_is_named_though_fsdp_has_the_gradients(self):
+        text = " ".join(self.found[0]["FSDP1 forgets"]["text"].split())
+        self.assertIn("It is what the last backward pass added. What all backward passes added is"
+                      " the derivative", text)
 
     def test_ranks_that_wait_for_ever_are_named_long_before_the_time_is_over(self):
         for kind, text in ranks.run(last_sum_is_skipped_on_rank_1, RANKS):

@@ -21,7 +21,7 @@ from .roots import Roots
 from .running import Runs
 from .seen import Seen
 from .variables import described, pieces
-from .watching import Arrivals, Clipping
+from .watching import Added, Arrivals, Clipping
 from .wording import clipping_text, is_clipped
 from .wording import described as described_finding
 
@@ -203,7 +203,8 @@ class _Check:
         report.undecided = judgement.undecided
         report.too_small = list(dict.fromkeys(judgement.too_small))
         report.ambiguous = list(dict.fromkeys(judgement.ambiguous))
-        report.not_asked = list(dict.fromkeys(judgement.not_asked))
+        told = {name for wrong in report.wrong for name in wrong.parameters}
+        report.not_asked = [name for name in dict.fromkeys(judgement.not_asked) if name not in told]
 
     # -- before anything is moved
 
@@ -383,7 +384,9 @@ class _Check:
 
     def _alternatives(self, gradients):
         """Returns gradients that may be the right ones, as {words: {name: tensor or None}}."""
-        with Arrivals(self._runs.parameters) as arrivals, Roots(arrivals.begin):
+        added = Added(self._runs.parameters)
+        with Arrivals(self._runs.parameters) as arrivals, Roots(
+                lambda: (arrivals.begin(), added.begin()), after=added.end):
             self._runs.run()
         names = list(self._runs.parameters)
         found = {"p.grad": gradients,
@@ -391,6 +394,8 @@ class _Check:
         self._passes = max(self._runs.gather(arrivals.passes))
         if self._passes > 1:
             found["what the last backward brought"] = {n: arrivals.last.get(n) for n in names}
+            found["what all backward passes added"] = {n: added.sums.get(n) for n in names}
+            found["what the last backward pass added"] = {n: added.last.get(n) for n in names}
         return {words: tensors for words, tensors in found.items()
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
 

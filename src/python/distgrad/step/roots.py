@@ -24,10 +24,11 @@ class Begun(BaseException):
 class Roots:
     """Adds up in `total`, inside this context, the scalars at which backward begins, each times its
     cotangent, and counts them in `count`; `total` is None if there is none. It calls before()
-    before each backward; `retains` keeps graphs; `ends` makes the first backward raise Begun."""
+    before each backward, and after() after it; `retains` keeps graphs; `ends` makes the first
+    backward raise Begun."""
 
-    def __init__(self, before=lambda: None, retains=False, ends=False):
-        self.total, self.count, self._before = None, 0, before
+    def __init__(self, before=lambda: None, retains=False, ends=False, after=lambda: None):
+        self.total, self.count, self._before, self._after = None, 0, before, after
         self._retains, self._ends = retains, ends
         self.root = None  # Backward began at this scalar last.
 
@@ -36,11 +37,14 @@ class Roots:
 
         @functools.wraps(self._backward)
         def backward(tensors, grad_tensors=None, retain_graph=None, *args, **kwargs):
-            if not is_in_backward():  # Checkpointing calls backward inside of backward.
+            is_inside = is_in_backward()  # Checkpointing calls backward inside of backward.
+            if not is_inside:
                 self._before()
                 self._add(tensors, grad_tensors)
-            return self._backward(tensors, grad_tensors, retain_graph or self._retains or None,
-                                  *args, **kwargs)
+            self._backward(tensors, grad_tensors, retain_graph or self._retains or None, *args,
+                           **kwargs)
+            if not is_inside:
+                self._after()
 
         @functools.wraps(self._grad)
         def grad(outputs, inputs, grad_outputs=None, *args, **kwargs):

@@ -53,7 +53,6 @@ class Arrivals:
 
         return arrived
 
-
     def _keep(self, name, value):
         self._left -= value.numel() * value.element_size()
         if self._left < 0:
@@ -62,6 +61,28 @@ class Arrivals:
         passes = self.by_pass.setdefault(name, [])
         passes += [None] * (self.passes - len(passes))
         passes[-1] = value.clone() if passes[-1] is None else passes[-1] + value
+
+
+class Added:
+    """Adds up what each backward adds to p.grad of these parameters on this rank, with what hooks,
+    DDP or FSDP did to it. Call begin() before each backward and end() after it."""
+
+    def __init__(self, parameters):
+        self._parameters, self._before = parameters, {}
+        self.sums = {}  # {name: tensor} has what all of them added.
+        self.last = {}  # {name: tensor} has what the last one added.
+
+    def begin(self):
+        self._before = {name: local_of(p.grad.detach()).clone()
+                        for name, p in self._parameters.items() if p.grad is not None}
+
+    def end(self):
+        for name, p in self._parameters.items():
+            if p.grad is not None and not p.grad.is_sparse:
+                now = local_of(p.grad.detach())
+                self.last[name] = now - self._before[name] if name in self._before else now.clone()
+                self.sums[name] = (self.sums[name] + self.last[name] if name in self.sums
+                                   else self.last[name])
 
 
 _CLIPS = ("_clip_grads_with_norm_", "clip_grads_with_norm_", "_get_total_norm", "get_total_norm")
