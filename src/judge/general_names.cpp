@@ -104,6 +104,12 @@ std::string stops_ring_early(const ComparedMaps& maps) {
   return "";
 }
 
+std::string keeps_to_root(const ComparedMaps& maps) {
+  const bool holds = maps.m.call().kind == CollectiveKind::kReduce && is_part_of_right(maps) &&
+                     counts_own_alone(maps);
+  return holds ? "gave root its cotangent, and the other ranks nothing." : "";
+}
+
 std::string lacks_some(const ComparedMaps& maps) {
   if (!is_part_of_right(maps)) return "";
   if (counts_own_alone(maps))
@@ -221,6 +227,8 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
     {"missing-reduction", stops_ring_early, "", "",
      "Each part has to travel one hop fewer than the group has ranks: look at the bounds of that "
      "loop, and at what is added before its first and after its last hop."},
+    {"missing-reduction", keeps_to_root, "", "",
+     "Broadcast root's cotangent: all ranks are due it."},
     {"missing-reduction",
      lacks_some,
      "",

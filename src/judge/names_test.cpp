@@ -260,6 +260,11 @@ TEST(Names, OfPassingOnWhatIsRightInstead) {
   EXPECT_EQ(reduce.right_if, "");
   EXPECT_THAT(reduce.remedy, testing::HasSubstr("Broadcast root's cotangent"));
   EXPECT_THAT(reduce.happened, testing::HasSubstr("where root's alone counts"));
+  MatrixWorld world(3, a_call(kReduce, ReduceOp::kSum), {2}, {2},
+                    by_coefficients([](int, int k) { return k == 0; }));
+  const auto kept = world.found(by_coefficients([](int r, int k) { return r == 0 && k == 0; }));
+  EXPECT_EQ(kept.finding, "missing-reduction");
+  EXPECT_EQ(kept.happened, "gave root its cotangent, and the other ranks nothing.");
 }
 
 // The gather of which each rank keeps its own slice, as it is or multiplied.

@@ -332,8 +332,9 @@ class Check:
             scatter = measurement.scatter(measured, rounding)
             judgement = judge(scatter)
             share = _share(scatter, measured.matrix)
-            self._note(f"In {name} roundings on the way move gradients by up to {share:.1%} of the"
-                       " largest: the backward was held to a few times that." if share < 1 else
+            much = f"up to {share:.1%}" if share >= 1e-3 else "less than 0.1%"
+            self._note(f"In {name} roundings on the way move gradients by {much} of the largest:"
+                       " the backward was held to a few times that." if share < 1 else
                        f"In {name} roundings on the way are more than what is left of gradients.")
         if judgement.is_of_maps and kind != "whole" and not self._session.broken_by:
             if is_new:

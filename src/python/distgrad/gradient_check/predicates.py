@@ -247,12 +247,14 @@ def scaled_by_rank(pair) -> Optional[Mistake]:
         return None
     rows = [_row_factor(pair, r) for r in range(pair.ranks)]
     if all(c for c in rows):
+        has_any = {r: c for r, c in enumerate(rows)
+                   if any(not pair.right_is_zero(r, k) for k in range(pair.ranks))}
         return _mistake("scaled", pair, "each rank's gradient is the right one times a number of"
-                        f" its own: {_by_rank(rows)}")
+                        f" its own: {_by_rank(has_any)}")
     columns = [_column_factor(pair, k) for k in range(pair.ranks)]
     if all(c for c in columns):
         return _mistake("scaled", pair, "each rank's cotangent counts times a number of its own:"
-                        f" {_by_rank(columns)}")
+                        f" {_by_rank(dict(enumerate(columns)))}")
     return None
 
 
@@ -281,7 +283,7 @@ def _column_factor(pair, k):
 
 
 def _by_rank(factors):
-    return ", ".join(f"{number(c)} on rank {r}" for r, c in enumerate(factors))
+    return ", ".join(f"{number(c)} on rank {r}" for r, c in factors.items())
 
 
 def double_reduction(pair) -> Optional[Mistake]:

@@ -151,7 +151,8 @@ class Subject:
             tensor.data.copy_(data)
         with torch.enable_grad(), users_device(), self.held:
             result = self._function(*prepared.args, **prepared.kwargs)
-        run = Run(_outputs_of(result), prepared.inputs, prepared.given, [], prepared.thawed)
+        outputs = _outputs_of(result, {leaf.name for leaf in self.leaves})
+        run = Run(outputs, prepared.inputs, prepared.given, [], prepared.thawed)
         if has_backward:
             self._note_other_leaves(run)
         return run
@@ -316,14 +317,14 @@ def _check_kind(name, tensor):
             f"{name} is of layout {tensor.layout}; only strided tensors can be moved")
 
 
-def _outputs_of(result):
+def _outputs_of(result, inputs):
+    """Returns Outputs, none of which has the name of one of `inputs`."""
     outputs = []
-    leaves = nested.leaves_of(result)
-    names = ["y"] if len(leaves) == 1 and not leaves[0][0] else None
-    for path, leaf in leaves:
+    for path, leaf in nested.leaves_of(result):
         if not isinstance(leaf, torch.Tensor):
             continue
-        name = names[0] if names else _output_name(path)
+        name = _output_name(path) if path else "y"
+        name = f"out_{name}" if name in inputs else name
         _check_kind(name, leaf)
         if leaf.is_floating_point():
             outputs.append(Output(name, leaf))

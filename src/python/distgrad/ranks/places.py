@@ -1,5 +1,6 @@
 """Finds where in the user's code something happens."""
 
+import functools
 import os
 import sys
 import traceback
@@ -24,6 +25,7 @@ def place():
     return "a library"
 
 
+@functools.lru_cache(maxsize=None)  # Each frame of each collective asks.
 def is_users(file):
     """Returns whether a frame's file is of the user's code, or of a package that is not torch."""
     file = os.path.abspath(file)

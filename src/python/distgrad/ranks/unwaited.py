@@ -16,7 +16,8 @@ from .noting import METHODS
 from .places import place
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_CALLERS = ("distributed_c10d.py", "c10d_logger.py", "noting.py", "unwaited.py")
+_CALLERS = tuple(os.sep + file for file in ("distributed_c10d.py", "c10d_logger.py", "noting.py",
+                                            "unwaited.py"))
 _WAITS = ("wait", "get_future", "is_completed", "is_success", "synchronize", "block_current_stream")
 
 
@@ -95,6 +96,6 @@ class Unwaited:
 
 def _is_torchs():
     frame = sys._getframe(1)
-    while frame is not None and os.path.basename(frame.f_code.co_filename) in _CALLERS:
+    while frame is not None and frame.f_code.co_filename.endswith(_CALLERS):
         frame = frame.f_back
     return frame is None or frame.f_code.co_filename.startswith(_TORCH)

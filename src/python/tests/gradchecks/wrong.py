@@ -75,6 +75,8 @@ def summed_in_place(x, operation=torch.exp):
     return y
 
 
+summed_by_own = function(reduced, lambda g, x: g.clone())
+
 # ---- a sum
 
 SUMS = [
@@ -123,6 +125,13 @@ SUMS = [
     of_sum("a number of each rank's own", lambda g, x: reduced(g) * [2, 1, 2 / 3][me()], "scaled",
            "x̄_r = c_r Σ_k ȳ_k, c = (2, 1, 2/3)", ranks=(3,),
            words=("2 on rank 0, 1 on rank 1, 2/3 on rank 2",)),
+    Case("a number of each rank's own, where one has no elements",
+         function(lambda x: reduced(x.sum(0)),
+                  lambda g, x: (reduced(g) * [2, 1, 2 / 3][me()]).expand_as(x)),
+         lambda: matrix([2, 0, 3][me()]), "scaled", ranks=(3,),
+         words=("2 on rank 0, 2/3 on rank 2",), absent=("on rank 1",)),
+    Case("an input with the output's name", lambda y: summed_by_own(y), lambda: {"y": matrix()},
+         "identity-backward", ranks=(3,), words=("out_y -> y", "ȳ_r = grad(out_y)_r")),
     of_sum("a hundredth more on rank 1", lambda g, x: reduced(g) * (1.01 if me() == 1 else 1),
            "scaled", ranks=ALL, words=("on rank 1 the gradient is 1.01 times the right one",)),
     of_sum("a hundredth more of rank 1", lambda g, x: reduced(g * (1.01 if me() == 1 else 1)),
