@@ -357,10 +357,11 @@ class _Check:
         runs = self._runs
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
-            meant = [finding for finding in judgement.findings
-                     if places and self._agrees(measuring, finding)]
-            rest = [finding for finding in judgement.findings if finding not in meant]
-            again = judged_again()[1].findings if places and any(
+            if not places or any(runs.gather(held.is_lost)):
+                return
+            meant = [f for f in judgement.findings if self._agrees(measuring, f)]
+            rest = [f for f in judgement.findings if f not in meant]
+            again = judged_again()[1].findings if any(
                 f.factor is None and not f.right for f in rest) else []
             if not (meant or again) or any(runs.gather(held.is_lost)):
                 return

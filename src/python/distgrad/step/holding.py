@@ -2,6 +2,7 @@
 while parameters move. It shows whether the gradient is right with that as a constant."""
 
 import contextlib
+import math
 import os
 import sys
 import traceback
@@ -14,6 +15,7 @@ from ..ranks.places import is_users
 from ..words import some
 from .roots import is_in_backward
 
+_SAME = 1e-6  # Losses that differ by less, relatively, are the same.
 _FSDP = os.path.join(os.path.dirname(torch.distributed.__file__), "fsdp") + os.sep
 
 
@@ -53,10 +55,14 @@ def not_held():
 
 @contextlib.contextmanager
 def detached_held(runs):
-    """Holds what step() detaches, as it is now, in the body's runs. Yields the HeldInStep."""
+    """Holds what step() detaches, as it is now, in the body's runs. Yields the HeldInStep. It is
+    lost if the loss is another one then: step() may write into what it detaches, as where it makes
+    its model, and what is held are copies."""
     runs.held = held = HeldInStep()
     try:
-        runs.run()
+        loss = runs.run()
+        if any(runs.gather(bool(held.places))) and loss is not None:
+            held.is_lost |= not math.isclose(runs.run(), loss, rel_tol=_SAME)
         yield held
     finally:
         runs.held = contextlib.nullcontext()
