@@ -104,16 +104,12 @@ std::string stops_ring_early(const ComparedMaps& maps) {
   return "";
 }
 
-std::string keeps_to_root(const ComparedMaps& maps) {
-  const bool holds = maps.m.call().kind == CollectiveKind::kReduce && is_part_of_right(maps) &&
-                     counts_own_alone(maps);
-  return holds ? "gave root its cotangent, and the other ranks nothing." : "";
-}
-
 std::string lacks_some(const ComparedMaps& maps) {
   if (!is_part_of_right(maps)) return "";
   if (counts_own_alone(maps))
-    return "counted the rank's own cotangent alone and dropped the other ranks'.";
+    return maps.m.call().kind == kReduce
+               ? "gave root its cotangent, and the other ranks nothing."
+               : "counted the rank's own cotangent alone and dropped the other ranks'.";
   if (lacks_exactly(maps,
                     [](const PieceOf& to, const PieceOf& from) { return to.rank == from.rank; }))
     return "counted the other ranks' cotangents and left out the rank's own.";
@@ -227,14 +223,12 @@ constexpr std::array kGeneral = std::to_array<WrongBackward>({
     {"missing-reduction", stops_ring_early, "", "",
      "Each part has to travel one hop fewer than the group has ranks: look at the bounds of that "
      "loop, and at what is added before its first and after its last hop."},
-    {"missing-reduction", keeps_to_root, "", "",
-     "Broadcast root's cotangent: all ranks are due it."},
     {"missing-reduction",
      lacks_some,
      "",
      "",
-     "Let the cotangents of all ranks travel back and add them up: the backward of every "
-     "collective is a collective itself. Look for a detach, a no_grad or a branch on a rank, too.",
+     "The backward of a collective is a collective itself: let the other ranks' cotangents travel "
+     "back, too. Look for a detach, a no_grad or a branch on a rank.",
      {},
      ranks_lacking},
     {"stale-or-aliased", leaves_rest_off_root, "", "",

@@ -11,7 +11,7 @@ from .long_text import cut
 
 _LOOKED_THROUGH = 1 << 18  # characters; a regular expression takes 0.1 s for them
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 def place():
@@ -30,7 +30,7 @@ def is_users(file):
     """Returns whether a frame's file is of the user's code, or of a package that is not torch."""
     file = os.path.abspath(file)
     library = os.sep + "lib" + os.sep + "python" in file and "-packages" + os.sep not in file
-    return not library and not file.startswith((_HERE, _TORCH))
+    return not library and not file.startswith((_HERE, TORCH))
 
 
 def words_of(error):

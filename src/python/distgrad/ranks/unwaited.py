@@ -5,19 +5,15 @@ methods of torch's ProcessGroup. Calls that torch begins by itself (FSDP, pipeli
 """
 
 import functools
-import os
 import sys
 
-import torch
 import torch.distributed as dist
 
 from ..words import ranks_text
 from .noting import METHODS
-from .places import place
+from .places import TORCH, place
 
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-_CALLERS = tuple(os.sep + file for file in ("distributed_c10d.py", "c10d_logger.py", "noting.py",
-                                            "unwaited.py"))
+_CALLERS = ("/distributed_c10d.py", "/c10d_logger.py", "/noting.py", "/unwaited.py")
 _WAITS = ("wait", "get_future", "is_completed", "is_success", "synchronize", "block_current_stream")
 
 
@@ -98,4 +94,4 @@ def _is_torchs():
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.endswith(_CALLERS):
         frame = frame.f_back
-    return frame is None or frame.f_code.co_filename.startswith(_TORCH)
+    return frame is None or frame.f_code.co_filename.startswith(TORCH)
