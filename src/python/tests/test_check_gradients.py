@@ -479,6 +479,9 @@ def everything():
     before = [p.clone() for p in model_and_step[0].parameters()]
     found["teacher"] = asked(*model_and_step)
     found["teacher is back"] = all(map(torch.equal, before, model_and_step[0].parameters()))
+    found["teacher alike"] = asked(*with_teacher(0))
+    found["teacher follows"] = asked(*with_teacher(0, averages))
+    found["teacher follows, tripled"] = asked(*with_teacher(0, averages, tripled_weight))
     for factor in (0.5, 1.0, 2.0):
         found[f"{factor} under autocast"] = asked(*under_autocast(factor))
     found["FSDP1"] = asked(*in_fsdp1())
@@ -617,25 +620,39 @@ def doubled(model):
         p.grad *= 2
 
 
-def with_teacher():
-    """A step that updates a teacher's average, whose parameters are not trained."""
+def with_teacher(apart=1, follows=lambda student, teacher: None, change=lambda model: None):
+    """A step that updates a teacher's average, whose parameters are not trained, in its end or, by
+    follows(), before its forward."""
     model = nn.ModuleDict({"student": Model(), "teacher": Model()}).double()
-    model["teacher"].requires_grad_(False)
+    model["teacher"].requires_grad_(False).load_state_dict(model["student"].state_dict())
     for p in model["teacher"].parameters():
-        p.data += torch.arange(p.numel()).reshape(p.shape) / 30
+        p.data += apart * torch.arange(p.numel()).reshape(p.shape) / 30
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
 
     def step():
         model.zero_grad()
-        loss = (model["student"](x) - model["teacher"](x)).square().mean()
+        follows(model["student"], model["teacher"])
+        loss = (model["student"](x) - model["teacher"](x.flip(0))).square().mean()
         loss.backward()
         for p, average in zip(model["student"].parameters(), model["teacher"].parameters()):
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()
             average.data.mul_(0.9).add_(p.detach(), alpha=0.1)
+        change(model["student"])
         return loss
 
     return model, step
+
+
+@torch.no_grad()
+def averages(student, teacher):
+    """Gives the teacher new tensors, as MoCo's key encoder gets them."""
+    for p, average in zip(student.parameters(), teacher.parameters()):
+        average.data = 0.7 * average.data + 0.3 * p.data
+
+
+def tripled_weight(model):
+    model.first.weight.grad.mul_(3)
 
 
 def under_autocast(factor):
@@ -881,11 +898,10 @@ class CheckGradients(unittest.TestCase):
     def test_a_factor_is_told_of_what_lies_before_something_detached(self):
         report = self.on_all_ranks("all wrong beside")
         self.assertEqual((report["verdict"], report["disputed"]), ("wrong", []), report["text"])
-        wrong, = report["wrong"]
-        self.assertEqual(wrong["parameters"],
-                         ["encoder.weight", "encoder.bias", "head.weight", "head.bias"])
-        self.assertRegex(" ".join(wrong["text"]), r"^With what is detached at .*:\d+ as a constant,"
-                         " p.grad is 2 times")
+        texts = {tuple(wrong["parameters"]): wrong["text"][0] for wrong in report["wrong"]}
+        self.assertRegex(texts["head.weight", "head.bias"], "^p.grad is 2 times")
+        self.assertRegex(texts["encoder.weight", "encoder.bias"],
+                         r"^With what is detached at .*:\d+ as a constant, p.grad is 2 times")
 
     def test_a_step_that_updates_parameters_is_not_judged(self):
         report = self.on_all_ranks("optimizer")
@@ -994,6 +1010,16 @@ class CheckGradients(unittest.TestCase):
     def test_a_teacher_that_step_updates_is_put_back(self):
         self.assertEqual(self.on_all_ranks("teacher")["verdict"], "right")
         self.assertTrue(all(found["teacher is back"] for found in self.found))
+
+    def test_a_teacher_that_changes_once_its_student_has_moved_is_put_back(self):
+        self.assertEqual(self.on_all_ranks("teacher alike")["verdict"], "right")
+        report = self.on_all_ranks("teacher follows")
+        self.assertEqual((report["verdict"], report["wrong"]), ("disputed", []), report["text"])
+        report = self.on_all_ranks("teacher follows, tripled")
+        wrong, = report["wrong"]
+        self.assertEqual(wrong["parameters"], ["student.first.weight"], report["text"])
+        self.assertIn("student.second.weight", report["disputed"])
+        self.assertIn("as a constant, p.grad is 3 times", wrong["text"][0])
 
     def test_factors_are_found_under_autocast(self):
         self.assertEqual(self.on_all_ranks("1.0 under autocast")["verdict"], "right")

@@ -13,7 +13,7 @@ from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
 from .errors import StepError
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
-from .judging import BLIND, Judge
+from .judging import BLIND, Judge, with_constants
 from .measuring import Measuring
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
@@ -352,33 +352,26 @@ class _Check:
         report.places = as_data(places, precision.slack)
 
     def _dispute(self, report, judgement, measuring, judged_again):
-        """Moves findings that are right with what step() detaches as constants to the disputed.
-        If others are multiples of the derivative only then, tells that of them."""
+        """Judges once more with what step() detaches as constants. Findings that are right then are
+        disputed; others are told as they are then, if that is a factor or known otherwise."""
         runs = self._runs
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
             if not places or any(runs.gather(held.is_lost)):
                 return
-            meant = [f for f in judgement.findings if self._agrees(measuring, f)]
-            rest = [f for f in judgement.findings if f not in meant]
-            again = judged_again()[1].findings if any(
-                f.factor is None and not f.right for f in rest) else []
-            if not (meant or again) or any(runs.gather(held.is_lost)):
+            findings, right = with_constants(judgement, judged_again()[1], some(list(places), 4))
+            if right and not self._agrees(measuring, right) or any(runs.gather(held.is_lost)):
                 return
-            if again and all(f.factors or f.right for f in again) and _names(again) == _names(rest):
-                rest = [dataclasses.replace(f, held=some(list(places), 4)) for f in again]
-            elif not meant:
-                return
-            judgement.findings = rest
-            report.disputed = [name for finding in meant for name in finding.names]
-            report.detached = places
+            if right or any(f.held for f in findings) and all(f.factors or f.right
+                                                              for f in findings):
+                judgement.findings = findings
+                report.disputed = list(dict.fromkeys(measuring.pieces[key].name for key in right))
+                report.detached = places
 
     @staticmethod
-    def _agrees(measuring, finding):
-        if finding.assumed:  # The finding depends on whether these are copies.
-            return False
+    def _agrees(measuring, keys):
         for seed in _HELD_SEEDS:
-            found = measuring.measure(finding.keys, seed, alike=False)
+            found = measuring.measure(keys, seed, alike=False)
             if not found.agrees() or found.weight() < 100 * found.resolution:
                 return False
         return True
@@ -445,10 +438,6 @@ class _Check:
 
 def _copies(tensors):
     return {name: None if x is None else x.clone() for name, x in tensors.items()}
-
-
-def _names(findings):
-    return {name for finding in findings for name in finding.names}
 
 
 def _all(by_rank):

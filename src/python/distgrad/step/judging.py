@@ -58,6 +58,12 @@ class Finding:
             same_number(v, values[0]) for v in values)
         return sum(values) / len(values) if close else None
 
+    def part(self, keep):
+        """Returns this Finding of the pieces with keep(key) alone."""
+        keys = list(filter(keep, self.keys))
+        return dataclasses.replace(self, keys=keys,
+                                   names=list(dict.fromkeys(map(_name_in, keys))))
+
 
 @dataclasses.dataclass
 class Judgement:
@@ -578,6 +584,32 @@ class Judge:
                 other.keys += finding.keys
                 self._found.findings.remove(finding)
                 return
+
+
+def with_constants(judgement, again, lines):
+    """Returns (findings, keys of pieces that are right) of pieces that the Judgement finds wrong
+    and that are judged `again` with what `lines` detach as constants. A factor that is the same in
+    both, and what rests on an assumption, is told as before."""
+    open_ = {*again.undecided, *again.too_small, *again.not_asked, *again.ambiguous}
+    factors = {key: f.factor for f in again.findings for key in f.keys}
+
+    def is_the_same(finding):
+        return finding.assumed or finding.factor is not None and all(
+            factors.get(key) is not None and same_number(finding.factor, factors[key])
+            for key in finding.keys)
+
+    kept = [f for f in judgement.findings if is_the_same(f)]
+    changed = [f for f in judgement.findings if f not in kept]
+    keys = [key for f in changed for key in f.keys]
+    kept += [f.part(lambda key: key not in factors and _name_in(key) in open_) for f in changed]
+    kept += [dataclasses.replace(f.part(lambda key: key in keys), held=lines)
+             for f in again.findings]
+    return ([f for f in kept if f.keys],
+            [key for key in keys if key not in factors and _name_in(key) not in open_])
+
+
+def _name_in(key):
+    return key.rpartition("/")[0]
 
 
 def _of(holders, text):

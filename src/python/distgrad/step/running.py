@@ -220,19 +220,19 @@ class State:
 
     def __init__(self, model, parameters):
         self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
-        self._untrained, self._times = _in_main_memory(model), 0
+        self._untrained = _in_main_memory(model)
         self._random = random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
                           for name, p in parameters.items()}
         self._parameters = parameters
 
     def put_back(self):
-        self._times += 1
-        if self._times == 2:  # The first run has shown which ones step() changes.
-            self._untrained = [row for row in self._untrained if _is_changed(*row)]
         with torch.no_grad():
-            for tensor, value in [*self._buffers, *self._untrained]:
+            for tensor, value in self._buffers:
                 local_of(tensor).copy_(value)
+            for tensor, value, sums in self._untrained:
+                if _is_changed(tensor, value, sums):
+                    local_of(tensor).copy_(value)
         for put, state in self._random:
             put(state)
 
@@ -242,17 +242,31 @@ class State:
 
 
 def _in_main_memory(model):
-    """Returns [(parameter, a copy)] of those that are not trained: step() may change a teacher's.
-    Leaves out subclasses of Tensor, such as quantised weights, which may have no such copy."""
+    """Returns [(parameter, a copy, its sums)] of those that are not trained: step() may change a
+    teacher's, perhaps only once what it follows has moved. Leaves out subclasses of Tensor, such as
+    quantised weights, which may have no such copy."""
     untrained = [p for p in model.parameters() if not p.requires_grad]
-    return [(p, local_of(p.detach()).to("cpu", copy=True)) for p in untrained
-            if type(local_of(p.detach())) is torch.Tensor and not p.is_meta]
+    locals_ = [(p, local_of(p.detach())) for p in untrained if not p.is_meta]
+    return [(p, x.to("cpu", copy=True), None if x.is_cpu else _sums(x)) for p, x in locals_
+            if type(x) is torch.Tensor]
 
 
-def _is_changed(parameter, value):
+def _is_changed(parameter, value, sums):
     """Returns whether a parameter has other values. Of FSDP's it may have another shape now."""
     now = local_of(parameter.detach())
-    return now.shape == value.shape and not torch.equal(now.cpu(), value)
+    if now.shape != value.shape:
+        return False
+    if sums is None:
+        return now.dtype != value.dtype or not torch.equal(now, value)
+    return _sums(now) != sums
+
+
+def _sums(x):
+    """Returns sums of the bits of a tensor on a device, from which a copy would take long."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    parts = torch.view_as_real(x) if x.is_complex() else x
+    bits = parts.contiguous().view(kinds[parts.element_size()]).to(torch.int64)
+    return int(bits.sum()), int((bits * bits).sum())
 
 
 def eager():
