@@ -189,8 +189,8 @@ std::string reduces_twice(const ComparedMaps& maps) {
 }
 
 constexpr std::string_view kTwiceRemedy =
-    "Sum the cotangents once: look for a second all_reduce of the same gradient, or a missing "
-    "division.";
+    "Sum the cotangents once: look for a second reduction, a missing division, or zeros that ranks "
+    "other than root should get.";
 constexpr std::string_view kSliceRemedy =
     "Else add up the ranks' cotangents of each slice: a reduce_scatter of the whole cotangent, as "
     "torch.distributed.nn.functional.all_gather does, or all_reduce and then slice.";
@@ -200,8 +200,8 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
     {"precision", answers_rounded<DType::kFloat16>, "", "", help_with("precision")},
     {"precision", answers_rounded<DType::kBFloat16>, "", "", help_with("precision")},
     {"no-gradient", gives_nothing, "", "",
-     "Use a differentiable collective: a plain torch.distributed call into a new tensor is cut off "
-     "from the graph."},
+     "Look for a detach, a root that is not the call's, or a plain torch.distributed call into a "
+     "new tensor, which is cut off from the graph."},
     {"identity-backward", passes_own_on_of_sum, "the loss is one loss that every rank computes",
      "replicated",
      "Else sum the cotangents over the group in backward: torch.distributed.nn.functional and "

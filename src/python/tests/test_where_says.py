@@ -145,7 +145,7 @@ class Stages(unittest.TestCase):
                            partly_held=["a.*", "b.*", "c.*"])
         text = " ".join(str(report).split())
         self.assertIn("(1 backward), and to 1.38357 on the ranks (4 backwards)", text)
-        self.assertIn("Data: rows 0-5 of 8 of the output of c are computed by no rank", text)
+        self.assertIn("In forward, rows 0-5 of 8 of the output of c are computed by no rank", text)
         self.assertNotIn("right in all", text)
 
 

@@ -17,9 +17,11 @@ from .nearby_slopes import OTHER, QUIET, NearbySlopes
 _FIRST = 2.0**-6
 _FIRST_NARROW = 8.0
 _SUPERPOSITIONS = 4
-_SMOOTH = 2.0**-8  # The largest step of differences is this part of the coordinate's size.
+# The largest step of differences is this part of a coordinate's size. It is no power of two, as
+# sin(2^n pi x), by which positions are encoded, would seem constant.
+_SMOOTH = 0.0037
 _QUICK = 2.0**-17  # This single step is enough if combinations confirm its slopes.
-_NEARER = (2.0**-16, 2.0**-24)  # These steps are tried where a larger one may cross a kink.
+_NEARER = (2.0**-16, 2.0**-24, 2.0**-32)  # These are tried where a larger one may cross a kink.
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
 _ROUGH = 1e-5  # More relative noise of the outputs than this means half precision inside.
 _GOOD = 1e-8  # An error of this part of the largest derivative is small enough.
@@ -238,15 +240,22 @@ class Measurement:
         return (None if bool(along.is_unsure(_GOOD).any()) or bool(slopes.is_unsure(_GOOD).any())
                 else slopes)
 
-    def _along(self, mixes, first, noise):
-        """Returns the slopes along combinations of all moves."""
-        shares = (first, first / 2, first / 4)
-        values = self._values(
-            torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
-        values = values.reshape(len(shares), 2, len(mixes), -1)
-        h = torch.ones(len(mixes), dtype=torch.float64)
-        return _Slopes.extrapolated(
-            self._base, [(share * h, *pair) for share, pair in zip(shares, values)], noise)
+    def _along(self, mixes, first, noise, nearer=()):
+        """Returns the slopes along combinations of all moves, by steps `nearer` where unsure."""
+
+        def stencil(shares):
+            values = self._values(
+                torch.cat([sign * share * mixes for share in shares for sign in (1, -1)]))
+            h = torch.ones(len(mixes), dtype=torch.float64)
+            return [(share * h, *pair) for share, pair in
+                    zip(shares, values.reshape(len(shares), 2, len(mixes), -1))]
+
+        slopes = _Slopes.extrapolated(self._base, stencil((first, first / 2, first / 4)), noise)
+        for near in nearer:
+            if bool(slopes.is_unsure(_GOOD).any()):
+                other = _Slopes.pair(self._base, stencil((near, near / 4)), noise)
+                slopes.take_better(other, list(range(len(mixes))))
+        return slopes
 
     def _slopes(self, groups, first, noise):
         """Returns the slopes of all columns. Those of a group are moved together, as no output
@@ -279,7 +288,7 @@ class Measurement:
         """Returns where slopes along random combinations of these columns are not the columns'
         sums, and where they are unknown."""
         mixes = _superpositions(self._sizes * columns)[:_SUPERPOSITIONS // 2]
-        along = self._along(mixes, first, noise)
+        along = self._along(mixes, first, noise, _NEARER)
         expected = slopes.value[:, columns] @ mixes[:, columns].T
         room = along.error + slopes.error[:, columns] @ mixes[:, columns].abs().T
         largest = along.value.abs().nan_to_num().amax() if along.value.numel() else 0.0

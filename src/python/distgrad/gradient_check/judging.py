@@ -35,6 +35,11 @@ _OBJECTIVES = {
 }
 
 
+# These say something of elements, or of memory, whether or not the backward is linear.
+_OF_ELEMENTS = ("tie", "zero-input", "no-gradient", "stale-or-aliased", "nondeterministic",
+                "contiguity")
+
+
 class Judgement:
     """Judges one dtype's pass. inputs and outputs are Coordinates, derivative and backward what was
     measured. rtol bounds rounding, relative to the largest element; values maps (rank, input's
@@ -523,9 +528,9 @@ class Judgement:
         if self._inputs.kind == "elements":
             self._judge_pairs()
             self.right_for = []  # These would hold for cotangents of single elements alone.
-            self.findings = [replace(f, text="the backward gives another gradient than the right"
-                                     " one") if f.text == ANOTHER_MAP else f
-                             for f in self.findings]
+            self.findings = [f if f.name in _OF_ELEMENTS else replace(
+                f, name="other-backward", text="the backward gives another gradient than the right"
+                " one") for f in self.findings]
         if not self.paired:
             self.findings.append(
                 Finding("other-backward", "the backward is not linear in the cotangents",

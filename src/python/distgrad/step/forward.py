@@ -163,17 +163,21 @@ def told(matches):
     """Returns (sentences, the module at which forward departs or None) for what compare() found in
     runs whose losses differ."""
     states = list(matches.items())
-    last = max((i for i, (_, m) in enumerate(states) if m.state == "same"), default=-1)
-    lines = _missing(states)
-    departs = next(((name, m) for (name, _), m in states[last + 1:] if m.state == "departs"), None)
+    lines, lacking = _missing(states)
+    # An output that lacks rows is not right, though those that there are may be.
+    last = max((i for i, (_, m) in enumerate(states[:lacking]) if m.state == "same"), default=-1)
+    departs = next(((name, m) for (name, _), m in states[last + 1:lacking] if m.state == "departs"),
+                   None)
     if departs:
         name, match = departs
         before = (f"is right up to the output of {_named(states[last][0][0])}, and departs in that"
                   f" of {_named(name)}" if last >= 0
                   else f"departs at once, in the output of {_named(name)}")
         return [*lines, f"Forward {before}, on {ranks_text(match.ranks)}."], name
+    if lines:
+        return lines, states[lacking][0][0]
     same = [_named(name) for (name, _), m in states if m.state == "same"]
-    if same and not lines:
+    if same:
         others = len(states) - len(same)
         lines.append(f"The outputs of {some(same, 4)} are the single run's;"
                      f" {count(others, 'other')} could not be compared." if others else
@@ -187,12 +191,12 @@ def _named(name):
 
 
 def _missing(states):
-    for (name, _), match in states:
+    """Returns ([a sentence on the first output that lacks rows], its index), or ([], None)."""
+    for i, ((name, _), match) in enumerate(states):
         if match.missing:
-            rows = _spans(match.missing)
-            return [f"Data: rows {rows} of {match.rows} of the output of {_named(name)} are"
-                    " computed by no rank."]
-    return []
+            return [f"In forward, rows {_spans(match.missing)} of {match.rows} of the output of"
+                    f" {_named(name)} are computed by no rank."], i
+    return [], None
 
 
 def _spans(numbers):

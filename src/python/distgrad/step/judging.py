@@ -58,6 +58,11 @@ class Finding:
             same_number(v, values[0]) for v in values)
         return sum(values) / len(values) if close else None
 
+    def told_right(self):
+        """Returns `right`, but for a sum over ranks that have the same gradient: a factor tells
+        that already."""
+        return "" if self.factor is not None and "of p.grad over" in self.right else self.right
+
     def part(self, keep):
         """Returns this Finding of the pieces with keep(key) alone."""
         keys = list(filter(keep, self.keys))
@@ -638,7 +643,8 @@ def _alike(a, b):
     if a.between and b.factor is not None:
         low, high = a.between
         return low <= b.factor <= high and high - low <= _ROUGHLY * abs(b.factor)
-    if (a.kind, a.right, a.instead, a.assumed) != (b.kind, b.right, b.instead, b.assumed):
+    if (a.kind, a.told_right(), a.instead, a.assumed) != (
+            b.kind, b.told_right(), b.instead, b.assumed):
         return False
     if a.is_no_multiple != b.is_no_multiple and not a.factors and not b.factors:
         return False

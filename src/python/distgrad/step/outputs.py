@@ -180,7 +180,13 @@ class Outputs:
         return found
 
     def told(self, places):
-        return told(places, self._precision.slack)
+        text, n = told(places, self._precision.slack), self._runs.team.size
+        right = next((p for p in places if p.state == "right"), None)
+        if right and not departure(places) and self._runs.objective == "mean" and n > 1 and _same(
+                right.base, 1, self._precision.slack):
+            text[0] += (" They are the loss's derivatives themselves, to be added up over the"
+                        f" ranks: a mean, as DDP takes, needs them {n} times as large.")
+        return text
 
     def calls(self, places):
         """Returns sentences on the user's functions behind the output at which backward departs; if

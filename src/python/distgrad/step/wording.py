@@ -36,9 +36,8 @@ def described(finding, counts, holders=()):
         text.append(f"{on}p.grad is not the derivative of the loss.")
     if finding.instead:
         text.append(f"It is {finding.instead}.")
-    # A sum over ranks that have the same gradient is a factor, which is told already.
-    if finding.right and not (finding.factor is not None and "of p.grad over" in finding.right):
-        text.append(f"{_capital(finding.right)} is the derivative, along all directions that were"
+    if right := finding.told_right():
+        text.append(f"{_capital(right)} is the derivative, along all directions that were"
                     " measured.")
     if finding.assumed:
         text.append(f"They are taken for copies of one parameter: {finding.assumed}. If they are"
