@@ -590,7 +590,20 @@ class SavedFirst(torch.autograd.Function):
         return reduced(g / total) * x.exp()
 
 
+def encoded(x):
+    """Returns sines that a step of a power of two does not change, with slopes up to 1608."""
+    return torch.sin(torch.pi * 2.0 ** torch.arange(10.0) * right_sum(x)[..., None]).sum(-1)
+
+
+def slopes_inside(x, w):
+    slope = torch.func.vmap(torch.func.grad(lambda t, row: torch.tanh(row @ t)), (None, 0))
+    return right_sum(slope(w, x))
+
+
 CASES = [
+    Case("encoded positions", encoded, matrix, ranks=(3,), absent=("kink",),
+         words=("right for every cotangent",)),
+    Case("torch.func inside", slopes_inside, lambda: (matrix(4, 3), matrix(1, 3)[0]), ranks=(3,)),
     Case("uneven slices", function(lambda x: reduced(x.repeat(2, 1)), lambda g, x: sum(
         reduced(g).chunk(2))), matrix, ranks=(3,)),
     Case("a buffer that is saved first and filled afterwards", SavedFirst.apply, matrix,
