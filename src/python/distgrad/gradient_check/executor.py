@@ -84,6 +84,7 @@ class Probe:
     nudge: float = 0.0
     doing: str = "backward"
 
+
 _REFUSES_HOOKS = "don't yet support saved tensor hooks"  # So torch.func says.
 
 
