@@ -34,7 +34,9 @@ class WatchedSingle:
 
     def finish(self, _call, found, losses):
         self._recording.stop()
-        terms = self._terms(losses) if losses is not None else {}
+        terms = {}
+        with contextlib.suppress(RuntimeError):  # Losses without a graph tell nothing.
+            terms = self._terms(losses) if losses is not None else {}
         gradients = {plain(name): whole(g) for name, g in found.items() if g is not None}
         torch.save({**self._recording.trace(), "gradients": gradients, "terms": terms},
                    self._path + "~")
@@ -42,9 +44,12 @@ class WatchedSingle:
 
     def _terms(self, losses):
         """Returns {wrong parameter: {"loss 3" or "the term size": this one's gradient}}."""
-        named = ({f"the term {name}": x for name, x in losses.items()} if isinstance(losses, dict)
-                 else {f"loss {list(i) if len(i) > 1 else i[0]}": losses[tuple(i)]
-                       for i in torch.ones(losses.shape).nonzero().tolist()[:_MOST_LOSSES]})
+        if isinstance(losses, dict):
+            named = {f"the term {name}": x for name, x in losses.items()}
+        else:
+            losses = torch.atleast_1d(losses)
+            named = {f"loss {list(i) if len(i) > 1 else i[0]}": losses[tuple(i)]
+                     for i in torch.ones(losses.shape).nonzero().tolist()[:_MOST_LOSSES]}
         parameters = {n: p for n, p in self._recording.parameters.items() if n in self._wrong}
         found = {name: {} for name in parameters}
         for label, loss in named.items():
