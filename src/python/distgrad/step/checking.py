@@ -352,18 +352,25 @@ class _Check:
         report.places = as_data(places, precision.slack)
 
     def _dispute(self, report, judgement, measuring, judged_again):
-        """Judges once more with what step() detaches as constants. Findings that are right then are
-        disputed; others are told as they are then, if that is a factor or known otherwise."""
+        """Moves what is right with what step() detaches as constants to the disputed. The rest is
+        judged once more so if nothing explains it, or if something is right so."""
         runs = self._runs
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
             if not places or any(runs.gather(held.is_lost)):
                 return
-            findings, right = with_constants(judgement, judged_again()[1], some(list(places), 4))
+            meant = [f for f in judgement.findings
+                     if not f.assumed and self._agrees(measuring, f.keys)]
+            rest = [f for f in judgement.findings if f not in meant]
+            if not meant and all(f.factors or f.right for f in rest):
+                return
+            findings, right = [], [key for f in meant for key in f.keys]
+            if rest:
+                findings, right = with_constants(judgement, judged_again()[1],
+                                                 some(list(places), 4))
             if right and not self._agrees(measuring, right) or any(runs.gather(held.is_lost)):
                 return
-            if right or any(f.held for f in findings) and all(f.factors or f.right
-                                                              for f in findings):
+            if right or all(f.factors or f.right for f in findings):
                 judgement.findings = findings
                 report.disputed = list(dict.fromkeys(measuring.pieces[key].name for key in right))
                 report.detached = places
@@ -385,7 +392,7 @@ class _Check:
         names = list(self._runs.parameters)
         found = {"p.grad": gradients,
                  "what backward brought": {n: arrivals.sums.get(n) for n in names}}
-        self._passes = max(self._runs.gather(arrivals.passes))
+        self._passes = max(self._passes, *self._runs.gather(arrivals.passes))
         if self._passes > 1:
             found["what the last backward brought"] = {n: arrivals.last.get(n) for n in names}
             found["what all backward passes added"] = {n: added.sums.get(n) for n in names}

@@ -593,8 +593,8 @@ class Judge:
 
 def with_constants(judgement, again, lines):
     """Returns (findings, keys of pieces that are right) of pieces that the Judgement finds wrong
-    and that are judged `again` with what `lines` detach as constants. A factor that is the same in
-    both, and what rests on an assumption, is told as before."""
+    and that are judged `again` with what `lines` detach as constants. What rests on an assumption,
+    a factor that is the same in both, and what is known to be right instead, is told as before."""
     open_ = {*again.undecided, *again.too_small, *again.not_asked, *again.ambiguous}
     factors = {key: f.factor for f in again.findings for key in f.keys}
 
@@ -603,14 +603,17 @@ def with_constants(judgement, again, lines):
             factors.get(key) is not None and same_number(finding.factor, factors[key])
             for key in finding.keys)
 
+    def is_right(key):
+        return key not in factors and _name_in(key) not in open_
+
     kept = [f for f in judgement.findings if is_the_same(f)]
     changed = [f for f in judgement.findings if f not in kept]
-    keys = [key for f in changed for key in f.keys]
-    kept += [f.part(lambda key: key not in factors and _name_in(key) in open_) for f in changed]
-    kept += [dataclasses.replace(f.part(lambda key: key in keys), held=lines)
-             for f in again.findings]
+    asked = {key for f in changed if not f.right for key in f.keys}
+    kept += [f.part(lambda key, f=f: not is_right(key) and (f.right or key not in factors))
+             for f in changed]
+    kept += [dataclasses.replace(f.part(asked.__contains__), held=lines) for f in again.findings]
     return ([f for f in kept if f.keys],
-            [key for key in keys if key not in factors and _name_in(key) not in open_])
+            [key for f in changed for key in f.keys if is_right(key)])
 
 
 def _name_in(key):
