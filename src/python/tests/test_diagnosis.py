@@ -171,6 +171,23 @@ class Diagnosis(unittest.TestCase):
         if formula is not None:
             self.assertEqual(fitting[0]["measured"]["formula"], formula)
 
+    def test_calls_that_torch_waits_for_hide_none_of_the_users(self):
+        """A Work of theirs may get the id of one that torch has waited for and dropped."""
+        import torch
+        import torch.distributed as dist
+        from torch.distributed.nn.functional import all_reduce
+
+        from distgrad.ranks.unwaited import Unwaited
+
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        self.addCleanup(dist.destroy_process_group)
+        for _ in range(50):
+            with Unwaited() as calls:
+                for _ in range(3):
+                    all_reduce(torch.ones(3))
+                dist.all_reduce(torch.ones(3), async_op=True)
+            self.assertRegex(" ".join(calls.texts()), r"^all_reduce \(test_diagnosis.py:\d+\)$")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -82,6 +82,7 @@ class Unwaited:
             if text in self.waited_for and kind not in ("isend", "irecv"):
                 self._wait(work)
             else:
+                self._waited.discard(id(work))  # Another Work had this id, which torch waited for.
                 self._begun.append((work, text))
         return work
 
