@@ -177,6 +177,7 @@ class Diagnosis(unittest.TestCase):
         import torch.distributed as dist
         from torch.distributed.nn.functional import all_reduce
 
+        sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
         from distgrad.ranks.unwaited import Unwaited
 
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
