@@ -46,7 +46,7 @@ class Runner:
         self.board = board
         self.groups = Groups(rank, world_size, board)
         self._subjects = {}
-        self._unwaited = []  # calls of the last plain case that nobody waited for
+        self._unwaited = set()  # calls of plain cases, run ahead, that nobody waited for
 
     def run(self, request, frame, writer):
         """Returns the keys of a result's reply. `writer` gets its tensors. Never raises."""
@@ -69,7 +69,7 @@ class Runner:
                               [f"the code left a thread running: {name}" for name in left] +
                               [f"{call} is not waited for" for call in calls.texts()])
         if is_asked_for:
-            self._unwaited = calls.texts()
+            self._unwaited.update(calls.texts())
         result["composed"] = take_composed()
         return result
 
