@@ -21,7 +21,7 @@ _SUPERPOSITIONS = 4
 # sin(2^n pi x), by which positions are encoded, would seem constant.
 _SMOOTH = 0.0037
 _QUICK = 2.0**-17  # This single step is enough if combinations confirm its slopes.
-_NEARER = (2.0**-16, 2.0**-24, 2.0**-32)  # These are tried where a larger one may cross a kink.
+_NEARER = (2.0**-16, 2.0**-24)  # These steps are tried where a larger one may cross a kink.
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
 _ROUGH = 1e-5  # More relative noise of the outputs than this means half precision inside.
 _GOOD = 1e-8  # An error of this part of the largest derivative is small enough.

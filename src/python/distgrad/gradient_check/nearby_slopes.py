@@ -116,29 +116,19 @@ class NearbySlopes:
         return stirred
 
     def stirs(self, along, slopes):
-        """Returns whether the slopes along these moves change if values inside are moved apart, and
-        not by as much less as these move less: a curve's do."""
-        for i in range(_FEW_STIRRED):
-            far = self._off_inside(along, slopes, 1, i)
-            if far is None:
-                return False
-            if bool((far > 0).any()):
-                near = self._off_inside(along, slopes, 1 / 16, i)
-                if bool(((far > 0) & (near > far / 4)).any()):
-                    return True
-        return False
-
-    def _off_inside(self, along, slopes, share, turn):
-        """Returns by how much slopes are off if values inside move this share of the usual, 0 where
-        that is little, or None if the function does not run so."""
-        step = share * self._apart / STEPS
+        """Returns whether the slopes along these moves change if values inside are moved apart."""
+        step = self._apart / STEPS
         moves = torch.cat([torch.zeros_like(along[:1]), step * along])
-        values = self._values(moves, (share * self._apart, turn))
-        if values is None:
-            return None
-        off = ((values[1:] - values[0]) / step - slopes).abs()
-        room = OTHER * slopes.abs().amax() + 8 * self._noise_of(values) / step
-        return off.masked_fill(off <= room, 0.0)
+        for i in range(_FEW_STIRRED):
+            values = self._values(moves, (self._apart, i))
+            if values is None:
+                return False
+            there = (values[1:] - values[0]) / step
+            room = OTHER * slopes.abs().amax() + 8 * self._noise_of(values) / step
+            off = (there - slopes).abs() > room
+            if bool(off.any()):
+                return True
+        return False
 
     def _slopes_at(self, points, step, perturbation=None):
         """Returns slopes [point, output, input], and [point, output] whether the output jumps on

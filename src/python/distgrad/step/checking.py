@@ -368,7 +368,9 @@ class _Check:
             if rest:
                 findings, right = with_constants(judgement, judged_again()[1],
                                                  some(list(places), 4))
-            if right and not self._agrees(measuring, right) or any(runs.gather(held.is_lost)):
+                if right and not self._agrees(measuring, right):
+                    return
+            if any(runs.gather(held.is_lost)):
                 return
             if right or all(f.factors or f.right for f in findings):
                 judgement.findings = findings
