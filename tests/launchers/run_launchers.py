@@ -26,8 +26,8 @@ SUBJECT = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:all_gather", 
            "2,4", SCENARIOS[0]]
 SLEEPING = ["run", "--subject", f"all_gather=python:{HERE}/ranks.py:sleeping_gather",
             "--world-size", "4", "--timeout", "300", SCENARIOS[0]]
-AUDIT = ["audit", "--collective", "all_gather", "python:torch.distributed.nn.functional",
-         "--world-size", "4", "--without", "groups,shape,dtype,graph,operand"]
+AUDIT = ["audit", f"all_gather=python:{HERE}/ranks.py:all_gather", "--world-size", "4",
+         "--without", "groups,shape,dtype,graph,operand,cotangent"]
 
 
 def skip(why):
@@ -50,6 +50,7 @@ class Folder:
     def __init__(self):
         self.path = Path(tempfile.mkdtemp(prefix="distgrad-launch-"))
         self.environment = dict(os.environ, OMP_NUM_THREADS="1", DISTGRAD_LAUNCH_TIMEOUT="120",
+                                PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                                 XDG_STATE_HOME=str(self.path), LAUNCH_TEST=str(self.path),
                                 LAUNCH_TEST_MARK=str(self.path / "mark"))
         for name in ("RANK", "WORLD_SIZE", "DISTGRAD_LAUNCHER", "DISTGRAD_SECRET"):

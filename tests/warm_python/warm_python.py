@@ -32,9 +32,11 @@ _LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith(
 _HIGH = 700  # descriptors from here on are the machinery's
 _NAMESPACES = {"user": 0x10000000, "net": 0x40000000}
 _MESSAGE_BYTES = 8 << 20
-# torch, the interpreter or the linker reads these when it is loaded.
+# torch, the interpreter or the linker reads these when it is loaded,
 _READ_EARLY = ("LD_", "PYTHON", "TORCH_", "ATEN_", "CUDA_")
-_READ_HERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED")
+# but for these; torchrun sets the last, which is read when a group of NCCL is made.
+_READ_HERE = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED",
+              "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 
 
 def _read_early(environment):

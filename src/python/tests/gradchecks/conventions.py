@@ -69,7 +69,7 @@ def squares(x, w):
 
 
 def replicated(name, function, inputs, finding=None, words=(), copies=None, **more):
-    return Case(name, function, inputs, finding, ranks=(3,), words=words,
+    return Case(name, function, inputs, finding, words=words,
                 options={"objective": "replicated", "copies": copies, "directions": 4}, **more)
 
 
@@ -108,16 +108,16 @@ CASES = [
                words=("by the one tensor x",)),
     replicated("a part of the columns without entering", lambda x, a: x @ a,
                lambda: of_layer()[:2], "missing-reduction", ("y -> x",)),
-    Case("a large layer", layer, lambda: (same(20, 30), matrix(30, 20), matrix(20, 30)), ranks=(3,),
+    Case("a large layer", layer, lambda: (same(20, 30), matrix(30, 20), matrix(20, 30)),
          options={"objective": "replicated", "basis": False}),
-    Case("averaged over the ranks' data", squares, of_data, ranks=(3,),
+    Case("averaged over the ranks' data", squares, of_data,
          options={"objective": "mean"}, words=("divided by the 3 ranks",)),
-    Case("averaged, and summed is meant", squares, of_data, "scaled", ranks=(3,),
+    Case("averaged, and summed is meant", squares, of_data, "scaled",
          options={"objective": "sum"}, words=("1/3 times the right one",)),
     Case("summed over the ranks' data", lambda x, w: ((x @ enter(w)) ** 2).sum(-1), of_data,
-         ranks=(3,), options={"copies": "w"}),
-    Case("copies that are none", right_sum, matrix, verdict="error", ranks=(3,),
+         options={"copies": "w"}),
+    Case("copies that are none", right_sum, matrix, verdict="error",
          options={"copies": "x"}, words=("copies: x is not equal on all ranks",)),
-    Case("copies of no name", leave, matrix, verdict="error", ranks=(3,),
+    Case("copies of no name", leave, matrix, verdict="error",
          options={"copies": ("w", "v")}, words=("copies: there is no input w that",)),
 ]

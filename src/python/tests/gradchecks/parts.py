@@ -114,7 +114,7 @@ NOTHING = "nothing"
 @dataclass
 class Case:
     """Describes a case, which is right if finding is None. measured and right are the formulas
-    expected for 4 ranks, or None if they are not looked at."""
+    expected for these ranks, or None if they are not looked at."""
 
     name: str
     function: Callable
@@ -123,7 +123,7 @@ class Case:
     measured: tuple = None
     right: tuple = None
     right_for: str = None  # The line on other objectives has these words, or there is NOTHING.
-    ranks: tuple = (4,)  # The case runs on groups of these sizes.
+    ranks: tuple = (3,)  # The case runs on groups of these sizes.
     options: dict = field(default_factory=dict)
     words: tuple = ()  # The report's text has these words.
     absent: tuple = ()  # The report's text must not have these words.
