@@ -289,7 +289,7 @@ class Measurement:
         sums, and where they are unknown."""
         mixes = _superpositions(self._sizes * columns)[:_SUPERPOSITIONS // 2]
         # By small steps a narrow dtype's roundings pass for slopes.
-        quiet = self._noise_and_share()[1] < QUIET
+        quiet = self._noise_and_share()[1] < _GOOD
         along = self._along(mixes, first, noise, _NEARER if quiet else ())
         expected = slopes.value[:, columns] @ mixes[:, columns].T
         room = along.error + slopes.error[:, columns] @ mixes[:, columns].abs().T
