@@ -118,7 +118,7 @@ struct StateRow {
 constexpr StateRow kStates[] = {
     {"right", "the cotangent is right", Tone::kRight},
     {"wrong", "the cotangent is wrong", Tone::kWrong},
-    {"shares", "each rank has its own share of the cotangent; their sum is right", Tone::kUnclear},
+    {"shares", "of the ranks' cotangents the sum is right, and not each", Tone::kUnclear},
     {"not decided", "not decided", Tone::kNone},
     {"not asked", "not asked", Tone::kNone},
 };

@@ -103,6 +103,13 @@ TEST(CompareDumps, SharesThatAddUpNeedASum) {
          "needs a sum over ranks 0, 1; ranks 2, 3");
   expect(copies({times(share, 2), times(rest, 2)}), Explanation::kSum,
          "needs the average over ranks 0, 1");
+  // Multiples may add up by chance.
+  const std::vector<float> nothing(kSize);
+  expect(copies({truth, nothing}), Explanation::kSum,
+         "needs a sum over ranks 0, 1: zero on rank 1, right on rank 0");
+  expect(copies({times(truth, -1), times(truth, 2)}), Explanation::kSum,
+         "needs a sum over ranks 0, 1: 2 times the reference (2 = the number of ranks) on rank 1, "
+         "the negative of the reference on rank 0");
 }
 
 TEST(CompareDumps, WhoIsRightIsInNoSum) {

@@ -80,7 +80,7 @@ class Explaining {
     if (all_are(Kind::kNone)) return judge_right(m);
     if (is_near_but_for_few_numbers(m, mistakes)) return say_close();
     if (lacks_shares(mistakes) || is_uniform(m, mistakes)) return;
-    if (const auto sum = missing_sum(m, mistakes, names_)) return say_sum(*sum);
+    if (const auto sum = missing_sum(m, mistakes, names_)) return say_sum(*sum, mistakes);
     if (is_rearranged(m, mistakes)) return;
     if (are_other_slices(mistakes)) return say(Explanation::kOtherSlice, pieces_text(mistakes));
     if (!all_are(Kind::kUnknown)) return say_some_ranks(m, mistakes);
@@ -268,12 +268,14 @@ class Explaining {
     });
   }
 
-  void say_sum(const MissingSum& sum) {
+  void say_sum(const MissingSum& sum, const std::vector<Mistake>& mistakes) {
     r_.axis = sum.axis;
     note_factor(sum.factor);
     if (sum.own_slices) r_.finding = "own-slice";
     if (!sum.right.empty()) r_.ranks = sum.ranks;
-    say(Explanation::kSum, sum.text());
+    // Multiples of the reference may add up to it by chance, so it is also said what they are.
+    const bool are_multiples = std::ranges::count(mistakes, Kind::kUnknown, &Mistake::kind) == 0;
+    say(Explanation::kSum, are_multiples ? sum.text() + ": " + by_rank_text(mistakes) : sum.text());
   }
 
   bool is_rearranged(const Measured& m, const std::vector<Mistake>& mistakes) {
@@ -302,22 +304,19 @@ class Explaining {
   // --- Not all alike ---
 
   void say_some_ranks(const Measured& m, const std::vector<Mistake>& mistakes) {
-    std::map<std::string, std::vector<int>> wrong;  // by the words for them
     std::vector<int> right;
     bool measured_factors = false;
     for (std::size_t h = 0; h < mistakes.size(); ++h) {
       const std::vector<int>& ranks = p_.holdings[h].ranks;
       const bool is_right = mistakes[h].kind == Kind::kNone;
-      const bool is_unknown = mistakes[h].kind == Kind::kUnknown;
-      std::vector<int>& list = is_right ? right : wrong[is_unknown ? "wrong" : mistakes[h].text];
-      list.insert(list.end(), ranks.begin(), ranks.end());
+      if (is_right) right.insert(right.end(), ranks.begin(), ranks.end());
       measured_factors =
           measured_factors || (mistakes[h].kind == Kind::kScaled && !mistakes[h].factor.known);
       if (!is_right) r_.ranks.insert(r_.ranks.end(), ranks.begin(), ranks.end());
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
     r_.finding = finding_of_some(mistakes);
-    std::string text = mistakes_text(wrong);
+    std::string text = by_rank_text(mistakes);
     if (right.empty()) {
       if (measured_factors) r_.kind = "a multiple of the reference that differs by rank";
       return say(Explanation::kUnsynchronised, std::move(text));
@@ -325,7 +324,6 @@ class Explaining {
     std::sort(right.begin(), right.end());
     if (measured_factors)
       r_.kind = fmt::format("wrong{}, right{}", on_ranks(r_.ranks), on_ranks(right));
-    text += ", right" + on_ranks(right);
     const bool unknown = std::all_of(mistakes.begin(), mistakes.end(), [](const Mistake& mistake) {
       return mistake.kind == Kind::kNone || mistake.kind == Kind::kUnknown;
     });
@@ -333,14 +331,25 @@ class Explaining {
     say(Explanation::kSomeRanks, std::move(text));
   }
 
-  static std::string mistakes_text(std::map<std::string, std::vector<int>>& wrong) {
+  std::string by_rank_text(const std::vector<Mistake>& mistakes) const {
     constexpr std::size_t kMost = 6;
+    std::map<std::string, std::vector<int>> wrong;  // by the words for them
+    std::vector<int> right;
+    for (std::size_t h = 0; h < mistakes.size(); ++h) {
+      const std::vector<int>& ranks = p_.holdings[h].ranks;
+      const bool is_unknown = mistakes[h].kind == Kind::kUnknown;
+      std::vector<int>& list =
+          mistakes[h].kind == Kind::kNone ? right : wrong[is_unknown ? "wrong" : mistakes[h].text];
+      list.insert(list.end(), ranks.begin(), ranks.end());
+    }
     std::vector<std::string> parts;
     for (auto& [text, ranks] : wrong) {
       std::sort(ranks.begin(), ranks.end());
       if (parts.size() < kMost) parts.push_back(text + on_ranks(ranks));
     }
     if (wrong.size() > kMost) parts.push_back("...");
+    std::sort(right.begin(), right.end());
+    if (!right.empty()) parts.push_back("right" + on_ranks(right));
     return fmt::format("{}", fmt::join(parts, ", "));
   }
 

@@ -266,8 +266,7 @@ TEST(Holders, ASumThatIsAMultipleIsNamedByWhatThereIs) {
   for (auto& share : halved) share = times(share, 1.0f / 3);
   const ComparisonOptions counted{.counts = {{"micro-batches", 3}}};
   EXPECT_EQ(only(reference(), held(halved), counted).headline,
-            "needs a sum over ranks 0-3, which is then 1/3 of the reference (3 = the number of "
-            "micro-batches)");
+            "the sum over ranks 0-3 is 1/3 of the reference (3 = the number of micro-batches)");
 }
 
 // --- What is said of all together ---

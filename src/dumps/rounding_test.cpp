@@ -105,7 +105,7 @@ TEST(Rounding, SharesThatDifferByRankNeedASum) {
   const auto truth = numbers(kLength, 2), a = numbers(kLength, 4), b = numbers(kLength, 5);
   const auto rest = plus(times(truth, 2.5f), times(plus(a, b), -1));
   EXPECT_EQ(Model(truth, {a, b, rest}).w().headline,
-            "needs a sum over ranks 0-2, which is then 5/2 times the reference");
+            "the sum over ranks 0-2 is 5/2 times the reference");
 }
 
 // Of files in a wide dtype it is not known what was on the way.

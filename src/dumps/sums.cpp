@@ -255,9 +255,10 @@ class SumSearch {
 }  // namespace
 
 std::string MissingSum::text() const {
-  std::string text = fmt::format("needs {} over {}", is_mean ? "the average" : "a sum", over);
+  std::string text = factor.amount.empty()
+                         ? fmt::format("needs {} over {}", is_mean ? "the average" : "a sum", over)
+                         : fmt::format("the sum over {} is {}", over, factor.of("the reference"));
   if (own_slices) text = "has only each rank's own slice, and zeros elsewhere: " + text;
-  if (!factor.amount.empty()) text += ", which is then " + factor.of("the reference");
   return right.empty() ? text : text + ", right on " + ranks_text(right);
 }
 

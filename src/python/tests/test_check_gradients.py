@@ -380,6 +380,45 @@ def entered(factor):
     return model, step
 
 
+def of_batches(model, done):
+    """Makes a step of three micro-batches, of which the first `done` get their backward."""
+    batches = [torch.randn(5, 4, generator=torch.Generator().manual_seed(3 * dist.get_rank() + i)
+                           ).double() for i in range(3)]
+
+    def step():
+        model.zero_grad()
+        losses = [model(x).square().mean() for x in batches]
+        sum(losses[:done]).backward()
+        for p in model.parameters():
+            if p.grad is not None:
+                dist.all_reduce(p.grad)
+        return sum(losses).detach()
+
+    return model, step
+
+
+class Factored(torch.autograd.Function):
+    """Gives its factor None, and not its gradient."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.save_for_backward(factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.saved_tensors[0], None
+
+
+class WithFactor(Model):
+    def __init__(self):
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor([1.5]))
+
+    def forward(self, x):
+        return Factored.apply(super().forward(x), self.factor)
+
+
 def asked(model, step, objective="mean", **more):
     report = distgrad.check_gradients(model, step, objective, raise_exception=False, **more)
     return {**report.to_dict(), "text": str(report)}
@@ -427,6 +466,8 @@ def everything():
     found["norm"] = asked(*column(wrong=True), "replicated", pieces="up.bias")
     found["entered"] = asked(*entered(1), "replicated", pieces="up.bias")
     found["entered and doubled"] = asked(*entered(2), "replicated", pieces="up.bias")
+    found["forgotten"] = asked(*of_batches(Float32Inside().double(), 2), "sum")
+    found["None"] = asked(*of_batches(WithFactor().double(), 3), "sum")
     found["elsewhere"] = with_another_default_device()
     found["own norm"] = asked(model, averaged(model, change=clipped_by_own_norm))
     found["clipped apart"] = asked(model, averaged(model, change=clipped("first", "second")))
@@ -924,16 +965,28 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual([w["parameters"] for w in report["wrong"]],
                          [["norm.weight", "norm.bias"]], report["text"])
         self.assertIn("The sum of p.grad over ranks 0, 1, 2 is the derivative", report["text"])
-        self.assertIn("each rank has its own share of the cotangent", " ".join(report["where"]))
+        self.assertIn("of the cotangents that arrive there the sum is right, and not each",
+                      " ".join(report["where"]))
 
     def test_a_function_where_backward_departs_is_measured_by_itself(self):
         report = self.on_all_ranks("entered")
         place = r"Entered in test_check_gradients.py:\d+, called there, "
-        self.assertRegex(" ".join(report["where"]), r"Nothing adds them up on the way back to norm"
-                         ".*" + place + r"measured by itself: x̄_r = ȳ_r\.")
+        self.assertRegex(" ".join(report["where"]), r"there the sum is right, and not each\..*"
+                         + place + r"measured by itself: x̄_r = ȳ_r\.")
         report = self.on_all_ranks("entered and doubled")
         self.assertRegex(report["where"][-1], "^" + place + r"is wrong by itself: scaled, x̄_r ="
-                         r" 2 ȳ_r in place of x̄_r = ȳ_r\.$")
+                         r" 2 ȳ_r\.$")  # Of x, which is a copy, x̄_r = Σ_k ȳ_k is right.
+
+    def test_outputs_that_no_backward_reaches_are_looked_at(self):
+        report = self.on_all_ranks("forgotten")
+        self.assertEqual(report["verdict"], "wrong", report["text"])
+        self.assertIn("between the loss and the output of second (call 3), the first that could"
+                      " be measured on the way back: the cotangent is 0 times",
+                      " ".join(report["where"]))
+
+    def test_a_function_may_give_a_parameter_none(self):
+        report = self.on_all_ranks("None")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["factor"]], report["text"])
 
     def test_the_default_device_is_the_users_alone(self):
         for found in self.found:

@@ -223,6 +223,47 @@ class Embeddings(unittest.TestCase):
         self.assertNotIn("AssertionError", text)
 
 
+# ---- modules that write into their input; modules that are called several times
+
+
+def activated(rank, ranks, slope=0.0):
+    model = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(slope, inplace=True), nn.Linear(6, 2))
+    torch.manual_seed(2)
+    for p in model.parameters():
+        nn.init.normal_(p)
+    model(numbers(9, 4, dtype=torch.float32).chunk(ranks)[rank]).square().sum().backward()
+    for p in model.parameters() if ranks > 1 else ():
+        dist.all_reduce(p.grad)
+    return gradients(model)
+
+
+def repeated(rank, ranks, third=1.0):
+    torch.manual_seed(2)
+    model = nn.ModuleDict({"cell": nn.Linear(4, 4), "head": nn.Linear(4, 2)}).double()
+    h = numbers(9, 4).chunk(ranks)[rank]
+    for factor in (1.0, 1.0, third):
+        h = model["cell"](h * factor).tanh()
+    model["head"](h).square().sum().backward()
+    for p in model.parameters() if ranks > 1 else ():
+        dist.all_reduce(p.grad)
+    return gradients(model)
+
+
+class Outputs(unittest.TestCase):
+    def forward(self, step, **mistake):
+        report = report_of(lambda rank: step(rank, 3, **(mistake if rank == 1 else {})),
+                           lambda: step(0, 1), 3)
+        return " ".join(str(report).split())
+
+    def test_a_module_that_writes_into_its_input_has_an_output(self):
+        self.assertIn("Forward is right up to the output of 0, and departs in that of 1, on rank 1",
+                      self.forward(activated, slope=0.5))
+
+    def test_calls_of_one_module_are_told_apart(self):
+        self.assertIn("Forward is right up to the output of cell (call 2), and departs in that of"
+                      " cell (call 3), on rank 1", self.forward(repeated, third=2.0))
+
+
 # ---- a gradient that is zero on paper; clipping by hand
 
 

@@ -1,6 +1,8 @@
 """Holds what a function takes out of autograd while its inputs are moved, such as codes that are
 computed under no_grad or the keys of a momentum encoder."""
 
+import functools
+import inspect
 import sys
 
 import torch
@@ -112,5 +114,22 @@ def _in_a_function():
         if code.co_argcount and isinstance(
                 frame.f_locals.get(code.co_varnames[0]), torch.autograd.function.FunctionCtx):
             return True
+        if _has_no_context(code):
+            return True
         frame = frame.f_back
     return False
+
+
+@functools.lru_cache(maxsize=None)
+def _has_no_context(code):
+    """Returns whether this is the forward of an autograd.Function that has a setup_context() and so
+    gets no context. No frame shows the call of apply(), which is in C."""
+    return any(getattr(inspect.unwrap(function.forward), "__code__", None) is code
+               for function in _functions(torch.autograd.Function)
+               if function.setup_context is not torch.autograd.Function.setup_context)
+
+
+def _functions(base):
+    for function in base.__subclasses__():
+        yield function
+        yield from _functions(function)

@@ -9,6 +9,7 @@ from ..gradient_check.passes import Options
 from ..ranks.places import place
 from .roots import is_in_backward
 from .seen import functions_noted
+from .variables import digest
 
 _MOST = 4  # More calls than this are not measured.
 _MOST_ELEMENTS = 1 << 22  # A call's arguments may have so many elements.
@@ -19,16 +20,26 @@ def measured(runs, watch, after, before):
     different ones. watch(act) makes a Watch. In forward the calls lie between the outputs with the
     keys after (None: the step's begin) and before (None: its end)."""
     found = _between(runs, watch, after, before)
-    every = runs.gather([(text, args is not None) for _, text, args in found])
-    if len(set(map(repr, every))) > 1 or not 0 < len(found) <= _MOST:
+    every = runs.gather([(text, _digests(args)) for _, text, args in found])
+    texts = [[(text, d is not None) for text, d in row] for row in every]
+    if any(row != texts[0] for row in texts) or not 0 < len(found) <= _MOST:
         return []
     lines = []
-    for function, text, args in found:
+    for i, (function, text, args) in enumerate(found):
         if args is None:
             continue
         report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
-        lines += _told(text, report)
+        # What several ranks hold alike may be copies of one tensor, with another right gradient.
+        may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
+        lines += _told(text, report, may_be_copies)
     return lines
+
+
+def _digests(args):
+    if args is None:
+        return None
+    return [digest(x.detach()) for x in tree_flatten(args)[0]
+            if isinstance(x, torch.Tensor) and x.requires_grad]
 
 
 def _between(runs, watch, after, before):
@@ -63,7 +74,7 @@ def _copies(args):
                     if isinstance(x, torch.Tensor) else x, tuple(args))
 
 
-def _told(text, report):
+def _told(text, report, may_be_copies):
     """Returns sentences with the formula. They call it wrong only if no objective makes it right,
     as it is not known which one holds here."""
     if report.verdict == "right" and report.formulas:
@@ -77,6 +88,7 @@ def _told(text, report):
         if report.right_for and found:
             lines.append(f"{text}, called there, measured by itself: {found}.")
         elif not report.right_for:
+            right = "" if may_be_copies else f" in place of {right}"
             lines.append(f"{text}, called there, is wrong by itself: {finding.name}"
-                         + (f", {found} in place of {right}." if found else f", {finding.text}."))
+                         + (f", {found}{right}." if found else f", {finding.text}."))
     return lines

@@ -28,14 +28,22 @@ class Match:
 
 
 def compare(single, ranks):
-    """Returns {(name, index): Match} of modules' outputs, in the single run's order. single is
-    {(name, call, index): tensor}, and ranks has such a dict for each rank."""
+    """Returns {(name, call, index): Match} of modules' outputs, in the single run's order. single
+    is {(name, call, index): tensor}, and ranks has such a dict for each rank. Calls are compared
+    one by one if there are as many in all processes, else as one, the first."""
     found, dims = {}, set()
-    for name, index in dict.fromkeys((name, index) for name, _, index in single):
+    for name, call, index in single:
         whole = _calls(single, name, index)
         theirs = {rank: calls for rank, row in enumerate(ranks)
                   if (calls := _calls(row, name, index))}
-        found[name, index] = match = _match(whole, theirs, dims)
+        if theirs and all(len(calls) == len(whole) for calls in theirs.values()):
+            at = sum((name, before, index) in found for before in range(call))
+            match = _match_one(whole[at], {rank: calls[at] for rank, calls in theirs.items()}, dims)
+        elif any((name, before, index) in found for before in range(call)):
+            continue
+        else:
+            match = _match(whole, theirs, dims)
+        found[name, call, index] = match
         if match.state == "same" and match.dim is not None:
             dims.add(match.dim)
     return found
@@ -48,12 +56,6 @@ def _calls(outputs, name, index):
 def _match(whole, theirs, dims):
     if not theirs:
         return Match("unknown")
-    if all(len(calls) == len(whole) for calls in theirs.values()):
-        found = [_match_one(x, {rank: calls[i] for rank, calls in theirs.items()}, dims)
-                 for i, x in enumerate(whole)]
-        worst = next((m for state in ("departs", "unknown") for m in found if m.state == state),
-                     None)
-        return worst or max(found, key=lambda m: len(m.missing))
     if len(whole) == 1 and whole[0].dim():  # The ranks' calls may be micro-batches.
         shapes = {x.shape[1:] for calls in theirs.values() for x in calls}
         if len(shapes) == 1:
@@ -166,17 +168,18 @@ def told(matches):
     lines, lacking = _missing(states)
     # An output that lacks rows is not right, though those that there are may be.
     last = max((i for i, (_, m) in enumerate(states[:lacking]) if m.state == "same"), default=-1)
-    departs = next(((name, m) for (name, _), m in states[last + 1:lacking] if m.state == "departs"),
-                   None)
+    departs = next(((key, m) for key, m in states[last + 1:lacking] if m.state == "departs"), None)
     if departs:
-        name, match = departs
-        before = (f"is right up to the output of {_named(states[last][0][0])}, and departs in that"
-                  f" of {_named(name)}" if last >= 0
-                  else f"departs at once, in the output of {_named(name)}")
-        return [*lines, f"Forward {before}, on {ranks_text(match.ranks)}."], name
+        key, match = departs
+        before = (f"is right up to the output of {_named(states[last][0])}, and departs in that"
+                  f" of {_named(key)}" if last >= 0
+                  else f"departs at once, in the output of {_named(key)}")
+        return [*lines, f"Forward {before}, on {ranks_text(match.ranks)}."], key[0]
     if lines:
         return lines, states[lacking][0][0]
-    same = [_named(name) for (name, _), m in states if m.state == "same"]
+    states = {name: [m for (other, *_), m in states if other == name] for (name, *_), _ in states}
+    same = [_named((name, 0)) for name, found in states.items()
+            if all(m.state == "same" for m in found)]
     if same:
         others = len(states) - len(same)
         lines.append(f"The outputs of {some(same, 4)} are the single run's;"
@@ -186,16 +189,17 @@ def told(matches):
     return lines, None
 
 
-def _named(name):
-    return name or "the model"
+def _named(key):
+    name, call, *_ = key
+    return (name or "the model") + (f" (call {call + 1})" if call else "")
 
 
 def _missing(states):
     """Returns ([a sentence on the first output that lacks rows], its index), or ([], None)."""
-    for i, ((name, _), match) in enumerate(states):
+    for i, (key, match) in enumerate(states):
         if match.missing:
             return [f"In forward, rows {_spans(match.missing)} of {match.rows} of the output of"
-                    f" {_named(name)} are computed by no rank."], i
+                    f" {_named(key)} are computed by no rank."], i
     return [], None
 
 

@@ -42,7 +42,7 @@ class Watch:
             plain(name): module for name, module in model.named_modules()
             if not name or plain(name)}
         self._act, self._calls, self._handles, self._numbers = act, {}, [], {}
-        self._last = None  # It is a weak reference to the tensor that was handed on last.
+        self._last = None, 0  # a weak reference to the tensor handed on last, and its version
 
     def __enter__(self):
         if self._is_open:
@@ -68,13 +68,14 @@ class Watch:
         leaves, spec = tree_flatten(output)
         changed = False
         for index, x in enumerate(leaves):
-            if not _is_watched(x) or (self._last is not None and x is self._last()):
+            last, version = self._last
+            if not _is_watched(x) or (last and x is last() and _version(x) == version):
                 continue
             with not_held():
                 other = self._act((name, call, index), x)
             if other is not None:
                 leaves[index], changed = other, True
-            self._last = weakref.ref(leaves[index])
+            self._last = weakref.ref(leaves[index]), _version(leaves[index])
         return tree_unflatten(leaves, spec) if changed else None
 
 
@@ -166,18 +167,26 @@ class Outputs:
         """Returns all Places in the order of backward, with their states."""
         self._end = time.monotonic() + self._seconds
         self._sizes, self._cotangents, self._kept, self._aligned = {}, {}, 0, {}
-        found = self._look()
-        had = self._runs.gather(set(self._cotangents))
-        found = [p for p in found if p.key in self._needed or any(p.key in row for row in had)]
-        for i in self._order(found):
+        self._in_graph = set()  # keys of outputs that require a gradient
+        every = self._look()
+        had = self._runs.gather((set(self._cotangents), self._in_graph))
+        found = [p for p in every if p.key in self._needed or any(p.key in row for row, _ in had)]
+        self._ask_all(found, found)
+        if departure(found) is None:  # Of a whole micro-batch's outputs none may get a cotangent.
+            silent = [p for p in every if p not in found and any(p.key in row for _, row in had)]
+            self._ask_all(silent, found)
+            found = [p for p in every if p in found or p.state == "wrong"]
+        return found
+
+    def _ask_all(self, places, known):
+        for i in self._order(places):
             if any(self._runs.gather(time.monotonic() > self._end)):
                 break
-            self._ask(found[i])
-            self._judge(found)
-            while found[i].wants_more():
-                self._ask(found[i])
-                self._judge(found)
-        return found
+            self._ask(places[i])
+            self._judge([*known, *places])
+            while places[i].wants_more():
+                self._ask(places[i])
+                self._judge([*known, *places])
 
     def told(self, places):
         text, n = told(places, self._precision.slack), self._runs.team.size
@@ -219,6 +228,7 @@ class Outputs:
                 seen.setdefault(key, (digest(local), tuple(local.shape)))
                 self._sizes[key] = float(real(local).double().square().mean().sqrt())
             if x.requires_grad:
+                self._in_graph.add(key)
                 x.register_hook(lambda g: self._came(key, g))
 
         with Watch(self._runs.model, act):
@@ -229,6 +239,7 @@ class Outputs:
             seen = {self._keys[own]: value for own, value in seen.items()}
             self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
             self._cotangents = {self._keys[own]: g for own, g in self._cotangents.items()}
+            self._in_graph = {self._keys[own] for own in self._in_graph}
         every = self._runs.gather(seen)
         found = []
         for key in reversed(_merged(every)):
@@ -423,11 +434,10 @@ def told(places, slack=1e-2):
     kind, place, before = found
     if kind == "shares":
         group = max(place.groups, key=len)
-        text = (f"The output of {place.name} is the same on {ranks_text(group)}, and each rank has"
-                " its own share of the cotangent there; their sum is right.")
+        text = (f"The output of {place.name} is the same on {ranks_text(group)}; of the cotangents"
+                " that arrive there the sum is right, and not each.")
         if before:
-            text += (f" Nothing adds them up on the way back to {place.name}. At the output of"
-                     f" {before.name}, the next module, the cotangent is right.")
+            text += f" At the output of {before.name}, the next module, the cotangent is right."
         return [text]
     factor = place.factor(slack)
     factor = "wrong" if factor is None else f"{factor:.4g} times what it is to be"
@@ -436,6 +446,11 @@ def told(places, slack=1e-2):
                 f" could be measured on the way back: the cotangent is {factor} there."]
     return [f"Backward is right down to the output of {before.name}, and departs at {place.name},"
             f" at whose output the cotangent is {factor}."]
+
+
+def _version(x):
+    """Returns a number that changes if the tensor is written into."""
+    return 0 if x.is_inference() else x._version
 
 
 def _is_watched(x):

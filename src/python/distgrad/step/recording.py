@@ -91,7 +91,8 @@ class Recording:
         rows = {(names[n], call, i): self._rows[n, call, i] for n, call, i in self._outputs
                 if (n, call, i) in self._rows}
         return {"outputs": outputs, "rows": rows, "before": calls, "begun": self._begun,
-                "calls": self._seen.calls, "clips": [call[:3] for call in self._clipping.calls],
+                "calls": list(self._seen.calls),
+                "clips": [call[:3] for call in self._clipping.calls],
                 "needs": {(names[n], call, index) for n, call, index in self._needs},
                 "loss": self._roots.total, "passes": self._roots.count,
                 "seen": {"casts": named(self._seen.casts), "dtypes": named(self._seen.dtypes),

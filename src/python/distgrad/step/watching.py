@@ -38,6 +38,8 @@ class Arrivals:
 
     def _hook(self, name):
         def arrived(gradient):
+            if gradient is None:  # as a Function's backward may give it
+                return
             with contextlib.suppress(RuntimeError):  # Some tensor subclasses have no values.
                 value = local_of(gradient.detach())
                 value = value.to_dense() if value.is_sparse else value

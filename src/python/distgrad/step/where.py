@@ -91,9 +91,9 @@ class Where:
                 return True
         self._stage = "loss"
         shown = ", ".join(f"{loss:.6g}" for loss in known[:8])
-        passes = max(row["passes"] for row in every)
-        counts = ([f" ({count(single['passes'], 'backward')})", f" ({count(passes, 'backward')})"]
-                  if passes != single["passes"] else ["", ""])
+        passes = {row["passes"] for row in every}  # Without one number no count is told.
+        counts = ([f" ({count(single['passes'], 'backward')})", f" ({count(*passes, 'backward')})"]
+                  if len(passes) == 1 and passes != {single["passes"]} else ["", ""])
         text = (f"What backward begins at adds up to {truth:.6g} in the single run{counts[0]}, and"
                 f" to {shown} on the ranks{counts[1]}")
         factor = mean / truth if truth else 0.0

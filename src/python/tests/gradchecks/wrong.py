@@ -25,6 +25,22 @@ def of_sum(name, backward, finding, *measured, **more):
     return Case(name, function(reduced, backward), matrix, finding, measured or None, SUM, **more)
 
 
+class ForgetsTheFactor(torch.autograd.Function):
+    """Gives its factor no gradient. Its forward gets no context, by which it would be known."""
+
+    @staticmethod
+    def forward(x, factor):
+        return reduced(x * factor)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, grad):
+        return reduced(grad) * ctx.saved_tensors[0], None
+
+
 def weights():
     return torch.arange(6, dtype=torch.float64).reshape(2, 3) + 1.5 * me() + 1
 
@@ -110,6 +126,9 @@ SUMS = [
            words=("on rank 2 the gradient is 2 times",), ranks=(4,)),
     of_sum("None everywhere", lambda g, x: None, "no-gradient", "x̄_r = 0",
            words=("None on ranks 0, 1, 2, 3",), ranks=(4,)),
+    Case("None for a factor, by a Function with setup_context", ForgetsTheFactor.apply,
+         lambda: (matrix(), torch.full((), 2.0 + me(), dtype=torch.float64, requires_grad=True)),
+         "no-gradient", ("grad(factor)_r = 0",)),
     of_sum("over pairs of ranks", lambda g, x: among_pairs(g), "wrong-group",
            words=("over the ranks {0, 1} and {2, 3}",), ranks=(4,)),
     Case("of pairs: over all ranks", function(among_pairs, lambda g, x: reduced(g)), matrix,
