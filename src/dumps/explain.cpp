@@ -90,6 +90,9 @@ class Explaining {
   void say(Explanation explanation, std::string headline) {
     r_.explanation = explanation;
     r_.headline = std::move(headline);
+    const auto is_blamed = [&](int rank) { return std::ranges::count(r_.ranks, rank) > 0; };
+    if (r_.worst && !r_.ranks.empty() && std::ranges::none_of(r_.worst->ranks, is_blamed))
+      r_.worst.reset();  // A right rank's rounding is not what is wrong.
   }
 
   // --- Without a comparison ---
@@ -309,10 +312,10 @@ class Explaining {
     for (std::size_t h = 0; h < mistakes.size(); ++h) {
       const std::vector<int>& ranks = p_.holdings[h].ranks;
       const bool is_right = mistakes[h].kind == Kind::kNone;
-      if (is_right) right.insert(right.end(), ranks.begin(), ranks.end());
+      std::vector<int>& list = is_right ? right : r_.ranks;
+      list.insert(list.end(), ranks.begin(), ranks.end());
       measured_factors =
           measured_factors || (mistakes[h].kind == Kind::kScaled && !mistakes[h].factor.known);
-      if (!is_right) r_.ranks.insert(r_.ranks.end(), ranks.begin(), ranks.end());
     }
     std::sort(r_.ranks.begin(), r_.ranks.end());
     r_.finding = finding_of_some(mistakes);
@@ -324,10 +327,9 @@ class Explaining {
     std::sort(right.begin(), right.end());
     if (measured_factors)
       r_.kind = fmt::format("wrong{}, right{}", on_ranks(r_.ranks), on_ranks(right));
-    const bool unknown = std::all_of(mistakes.begin(), mistakes.end(), [](const Mistake& mistake) {
-      return mistake.kind == Kind::kNone || mistake.kind == Kind::kUnknown;
-    });
-    if (unknown && m.is_near_everywhere()) return say_close();
+    const auto is_other = [](Kind kind) { return kind != Kind::kNone && kind != Kind::kUnknown; };
+    if (std::ranges::none_of(mistakes, is_other, &Mistake::kind) && m.is_near_everywhere())
+      return say_close();
     say(Explanation::kSomeRanks, std::move(text));
   }
 

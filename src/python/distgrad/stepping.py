@@ -1,7 +1,6 @@
 """Implements check_step: compares a training step on real ranks with the same step in one
 process."""
 
-import inspect
 import json
 import os
 import pickle
@@ -19,6 +18,7 @@ from .nesting import refuse_in_rank
 from .rank_room import why_no_room
 from .step_host import Follower, Lead, StartError, run_here
 from .step.report import GradientsReport
+from .step_process import check_parameters
 from .step_report import StepReport
 from .words import ranks_text
 
@@ -298,9 +298,9 @@ def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     if not callable(parallel):
         raise TypeError("parallel is to be a function that returns {parameter: gradient}, or"
                         " (model, step)")
-    _check_parameters("parallel", parallel, ("rank", "world_size"))
+    check_parameters("parallel", parallel, ("rank", "world_size"))
     if callable(single):
-        _check_parameters("single", single, ())
+        check_parameters("single", single, ())
     if single is not None and not callable(single) and not isinstance(single, Mapping):
         raise TypeError(
             "single is to be a function that returns {parameter: gradient}, or such a dict")
@@ -315,21 +315,6 @@ def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     for name, count in (counts or {}).items():
         if not isinstance(count, int) or not 0 < count < 10**6:
             raise ValueError(f"counts={{{name!r}: {count!r}}}: it is to be a number of something")
-
-
-def _check_parameters(name, function, offered):
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # no signature to read: the call will tell
-        return
-    unknown = [p.name for p in parameters
-               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-               and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
-    if unknown:
-        gets = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
-        raise TypeError(f"{name} {gets}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
-                        " not known. Rename it, or wrap the function:"
-                        f" lambda{' rank, world_size' if offered else ''}: ...")
 
 
 def _run_processes(folder, request):

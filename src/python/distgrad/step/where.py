@@ -91,7 +91,7 @@ class Where:
                 return True
         self._stage = "loss"
         shown = ", ".join(f"{loss:.6g}" for loss in known[:8])
-        passes = {row["passes"] for row in every}  # Without one number no count is told.
+        passes = {row["passes"] for row in every if row["passes"]}  # of ranks that have a loss
         counts = ([f" ({count(single['passes'], 'backward')})", f" ({count(*passes, 'backward')})"]
                   if len(passes) == 1 and passes != {single["passes"]} else ["", ""])
         text = (f"What backward begins at adds up to {truth:.6g} in the single run{counts[0]}, and"
