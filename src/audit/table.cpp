@@ -143,16 +143,20 @@ std::string legend_text(const std::vector<Judgement>& judgements, std::size_t wi
 
 // Explains the formulas, and what they rest on.
 std::string formulas_text(const std::vector<Judgement>& judgements, std::size_t width) {
+  std::vector<std::string> rests;  // what each line's formula rests on
   for (const Judgement& j : judgements)
     if (j.offered && j.measured)
-      return "\n" +
-             wrapped(fmt::format("x̄_r is the gradient that the backward gives rank r's operand, "
-                                 "ȳ_k the cotangent of rank k's output. Measured on {} ranks with "
-                                 "{}; the numbers differ by line. Where the backward is linear, "
-                                 "this settles it for every contiguous cotangent of these shapes.",
-                                 j.measured->ranks.size(), j.measured->shown_by),
-                     0, width);
-  return "";
+      rests.push_back(
+          fmt::format("on {} ranks with {}", j.measured->ranks.size(), j.measured->shown_by));
+  if (rests.empty()) return "";
+  const bool are_alike = std::ranges::count(rests, rests[0]) == std::ssize(rests);
+  return "\n" + wrapped(fmt::format("x̄_r is the gradient that the backward gives rank r's operand, "
+                                    "ȳ_k the cotangent of rank k's output. {}easured {}{}. Where "
+                                    "the backward is linear, this settles it for every contiguous "
+                                    "cotangent of these shapes.",
+                                    are_alike ? "M" : "The first line was m", rests[0],
+                                    are_alike ? "" : "; --json has the numbers of the others"),
+                        0, width);
 }
 
 // ---- below it

@@ -346,8 +346,10 @@ std::string formula_by_element(const Measurement& m) {
   for (std::size_t r = 0; r < m.world_size(); ++r)
     for (std::size_t e = 0; e < static_cast<std::size_t>(m.seen->operands[r].size()); ++e) {
       std::string right;
+      bool is_finite = true;
       for (std::size_t k = 0; k < m.probes.size(); ++k) {
         const double number = m.measured.values[k][r][e];
+        is_finite = is_finite && std::isfinite(number);
         if (std::abs(number) <= resolution(m, k, r)) continue;
         const Probe& from = m.probes[k];
         right +=
@@ -355,9 +357,11 @@ std::string formula_by_element(const Measurement& m) {
             "ȳ_" + subscript(std::to_string(from.rank)) +
             element_text(m.seen->outputs[from.rank], from.element);
       }
-      lines.push_back(fmt::format("x̄_{}{} = {}", subscript(std::to_string(r)),
+      lines.push_back(fmt::format("x̄_{}{}{}", subscript(std::to_string(r)),
                                   element_text(m.seen->operands[r].shape(), e),
-                                  right.empty() ? "0" : right));
+                                  !is_finite      ? " is not finite"
+                                  : right.empty() ? " = 0"
+                                                  : " = " + right));
     }
   return fmt::format("{}", fmt::join(lines, "; "));
 }

@@ -201,7 +201,18 @@ class Audit(unittest.TestCase):
                                    "all_gather,reduce_scatter", "--op", "sum,max")
             self.assertEqual((code, answer["summary"]["wrong"], answer["summary"]["offered"]),
                              (0, 0, 3), objective)
-        # An average in backward is DDP's division once more, as `run` has it.
+
+    def test_what_the_formulas_rest_on(self):
+        text = " ".join(run("audit", f"all_reduce=python:{AUDITED}:product", "--op", "product",
+                            *only(ranks=(3,))).stdout.split())
+        self.assertIn("x̄_0[0,0] is not finite; x̄_0[0,1] = 0;", text)
+        self.assertIn("Measured on 3 ranks with a basis of 54 cotangents and 2 random ones. ", text)
+        text = " ".join(run("audit", "reference", "--collective", "all_gather,reduce_scatter",
+                            "--op", "sum", *only(ranks=(3,))).stdout.split())
+        self.assertRegex(text, r"The first line was measured on 3 ranks with .*; --json has the"
+                         " numbers of the others")
+
+    def test_an_average_in_backward_is_ddps_division_once_more(self):
         code, row = audit(f"all_reduce=python:{AUDITED}:divided", "--op", "sum", *only())
         self.assertEqual((code, row["right_for"], row["wrong_for"]),
                          (1, ["replicated"], ["sum", "mean"]))

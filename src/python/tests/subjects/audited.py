@@ -134,6 +134,26 @@ def sum_and_return_operand(x):
     return x
 
 
+class _Product(torch.autograd.Function):
+    """Divides by its operand in backward, which may be 0."""
+
+    @staticmethod
+    def forward(ctx, x):
+        product = x.clone()
+        dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
+        ctx.save_for_backward(x, product)
+        return product
+
+    @staticmethod
+    def backward(ctx, g):
+        x, product = ctx.saved_tensors
+        return _summed(g) * product / x
+
+
+def product(x, op=dist.ReduceOp.PRODUCT):
+    return _Product.apply(x)
+
+
 class _Divides(torch.autograd.Function):
     """As DistributedDataParallel does already."""
 
