@@ -3,6 +3,7 @@ the same tensor on every rank, its pieces along a dimension, a sum over the rank
 Outputs are matched by their modules' names; what fits none of these is not judged.
 """
 
+import collections
 import dataclasses
 from typing import Optional
 
@@ -31,15 +32,15 @@ def compare(single, ranks):
     """Returns {(name, call, index): Match} of modules' outputs, in the single run's order. single
     is {(name, call, index): tensor}, and ranks has such a dict for each rank. Calls are compared
     one by one if there are as many in all processes, else as one, the first."""
-    found, dims = {}, set()
+    single_calls, rank_calls = _calls(single), [_calls(row) for row in ranks]
+    found, dims, seen = {}, set(), collections.Counter()
     for name, call, index in single:
-        whole = _calls(single, name, index)
-        theirs = {rank: calls for rank, row in enumerate(ranks)
-                  if (calls := _calls(row, name, index))}
+        output, whole = (name, index), single_calls[name, index]
+        at, seen[output] = seen[output], seen[output] + 1
+        theirs = {rank: row[output] for rank, row in enumerate(rank_calls) if output in row}
         if theirs and all(len(calls) == len(whole) for calls in theirs.values()):
-            at = sum((name, before, index) in found for before in range(call))
             match = _match_one(whole[at], {rank: calls[at] for rank, calls in theirs.items()}, dims)
-        elif any((name, before, index) in found for before in range(call)):
+        elif at:
             continue
         else:
             match = _match(whole, theirs, dims)
@@ -49,14 +50,16 @@ def compare(single, ranks):
     return found
 
 
-def _calls(outputs, name, index):
-    return [x for (other, _, i), x in outputs.items() if other == name and i == index]
+def _calls(outputs):
+    """Returns {(name, index): what each call gave}."""
+    found = {}
+    for (name, _, index), x in outputs.items():
+        found.setdefault((name, index), []).append(x)
+    return found
 
 
 def _match(whole, theirs, dims):
-    if not theirs:
-        return Match("unknown")
-    if len(whole) == 1 and whole[0].dim():  # The ranks' calls may be micro-batches.
+    if theirs and len(whole) == 1 and whole[0].dim():  # The ranks' calls may be micro-batches.
         shapes = {x.shape[1:] for calls in theirs.values() for x in calls}
         if len(shapes) == 1:
             return _match_one(
@@ -177,13 +180,12 @@ def told(matches):
         return [*lines, f"Forward {before}, on {ranks_text(match.ranks)}."], key[0]
     if lines:
         return lines, states[lacking][0][0]
-    states = {name: [m for (other, *_), m in states if other == name] for (name, *_), _ in states}
-    same = [_named((name, 0)) for name, found in states.items()
-            if all(m.state == "same" for m in found)]
+    off = {name for (name, *_), m in states if m.state != "same"}
+    names = dict.fromkeys(name for (name, *_), _ in states)
+    same = [_named((name, 0)) for name in names if name not in off]
     if same:
-        others = len(states) - len(same)
         lines.append(f"The outputs of {some(same, 4)} are the single run's;"
-                     f" {count(others, 'other')} could not be compared." if others else
+                     f" {count(len(off), 'other')} could not be compared." if off else
                      f"All that the ranks' {count(len(same), 'module')} give is in the single run,"
                      " too: the ranks make another loss of it.")
     return lines, None
