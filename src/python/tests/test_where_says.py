@@ -249,6 +249,27 @@ def repeated(rank, ranks, third=1.0):
     return gradients(model)
 
 
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def reduced_late(rank, ranks, times=1.0):
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).double()
+    Same.bound = getattr(Same, "bound", Same.apply)  # as a module may bind it when imported
+    Same.bound(model(numbers(9, 4).chunk(ranks)[rank])).square().sum().backward()
+    for p in model.parameters() if ranks > 1 else ():
+        dist.all_reduce(p.grad)
+        p.grad *= times
+    return gradients(model)
+
+
 class Outputs(unittest.TestCase):
     def forward(self, step, **mistake):
         report = report_of(lambda rank: step(rank, 3, **(mistake if rank == 1 else {})),
@@ -258,6 +279,10 @@ class Outputs(unittest.TestCase):
     def test_a_module_that_writes_into_its_input_has_an_output(self):
         self.assertIn("Forward is right up to the output of 0, and departs in that of 1, on rank 1",
                       self.forward(activated, slope=0.5))
+
+    def test_what_communicates_after_backward_is_of_the_first_run_alone(self):
+        text = self.forward(reduced_late, times=2.0)
+        self.assertRegex(text, r"from the last backward on: allreduce in \S+:\d+, 4 times\.")
 
     def test_calls_of_one_module_are_told_apart(self):
         self.assertIn("Forward is right up to the output of cell (call 2), and departs in that of"
