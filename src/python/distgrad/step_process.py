@@ -137,25 +137,9 @@ def _second(name, folder, request):
     return watched(name, folder, request, SINGLE)
 
 
-def check_parameters(name, function, offered):
-    """Raises TypeError if the function wants what it is not given."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # no signature to read: the call will tell
-        return
-    unknown = [p.name for p in parameters
-               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-               and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
-    if unknown:
-        gets = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
-        raise TypeError(f"{name} {gets}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
-                        " not known. Rename it, or wrap the function:"
-                        f" lambda{' rank, world_size' if offered else ''}: ...")
-
-
 def _call(function, rank, world_size):
     offered = {} if rank is None else {"rank": rank, "world_size": world_size}
-    check_parameters(getattr(function, "__name__", "the function"), function, offered)
+    transport.check_parameters(getattr(function, "__name__", "the function"), function, offered)
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):

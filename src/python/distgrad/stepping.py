@@ -18,7 +18,6 @@ from .nesting import refuse_in_rank
 from .rank_room import why_no_room
 from .step_host import Follower, Lead, StartError, run_here
 from .step.report import GradientsReport
-from .step_process import check_parameters
 from .step_report import StepReport
 from .words import ranks_text
 
@@ -298,9 +297,9 @@ def _check_arguments(parallel, single, world_size, reduce, counts, timeout_s):
     if not callable(parallel):
         raise TypeError("parallel is to be a function that returns {parameter: gradient}, or"
                         " (model, step)")
-    check_parameters("parallel", parallel, ("rank", "world_size"))
+    transport.check_parameters("parallel", parallel, ("rank", "world_size"))
     if callable(single):
-        check_parameters("single", single, ())
+        transport.check_parameters("single", single, ())
     if single is not None and not callable(single) and not isinstance(single, Mapping):
         raise TypeError(
             "single is to be a function that returns {parameter: gradient}, or such a dict")

@@ -15,6 +15,7 @@ cloudpickle sends by value (a script's globals, classes) would be another copy o
 
 import importlib
 import importlib.util
+import inspect
 import io
 import marshal
 import os
@@ -181,3 +182,19 @@ def _at(module, dotted):
 
 def _named(value):
     return getattr(value, "__qualname__", None) or type(value).__name__
+
+
+def check_parameters(name, function, offered):
+    """Raises TypeError if the function wants what it is not given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # no signature to read: the call will tell
+        return
+    unknown = [p.name for p in parameters
+               if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+               and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
+    if unknown:
+        gets = "gets `rank` and `world_size`, under these names" if offered else "gets no arguments"
+        raise TypeError(f"{name} {gets}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
+                        " not known. Rename it, or wrap the function:"
+                        f" lambda{' rank, world_size' if offered else ''}: ...")
