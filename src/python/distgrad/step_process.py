@@ -12,7 +12,6 @@ save_gradients writes them, the files that child_processes.py names for each pro
 
 import contextlib
 import importlib
-import inspect
 import json
 import os
 import pickle
@@ -139,9 +138,6 @@ def _second(name, folder, request):
 
 def _call(function, rank, world_size):
     offered = {} if rank is None else {"rank": rank, "world_size": world_size}
-    transport.check_parameters(getattr(function, "__name__", "the function"), function, offered)
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        parameters = {}
-    return function(**{name: value for name, value in offered.items() if name in parameters})
+    taken = transport.check_parameters(getattr(function, "__name__", "the function"), function,
+                                       offered)
+    return function(**{name: offered[name] for name in taken})

@@ -185,11 +185,11 @@ def _named(value):
 
 
 def check_parameters(name, function, offered):
-    """Raises TypeError if the function wants what it is not given."""
+    """Returns the names of what the function takes of that. Raises TypeError if it wants more."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # no signature to read: the call will tell
-        return
+        return []
     unknown = [p.name for p in parameters
                if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
                and (p.name not in offered or p.kind == p.POSITIONAL_ONLY)]
@@ -198,3 +198,4 @@ def check_parameters(name, function, offered):
         raise TypeError(f"{name} {gets}: what to pass for {', '.join(f'`{u}`' for u in unknown)} is"
                         " not known. Rename it, or wrap the function:"
                         f" lambda{' rank, world_size' if offered else ''}: ...")
+    return [p.name for p in parameters if p.name in offered]

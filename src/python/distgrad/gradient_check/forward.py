@@ -288,7 +288,7 @@ class Measurement:
         """Returns where slopes along random combinations of these columns are not the columns'
         sums, and where they are unknown."""
         mixes = _superpositions(self._sizes * columns)[:_SUPERPOSITIONS // 2]
-        # By small steps a narrow dtype's roundings pass for slopes.
+        # The roundings of a narrow dtype pass for slopes if steps are small.
         quiet = self._noise_and_share()[1] < _GOOD
         along = self._along(mixes, first, noise, _NEARER if quiet else ())
         expected = slopes.value[:, columns] @ mixes[:, columns].T

@@ -29,7 +29,7 @@ def measured(runs, watch, after, before):
         if args is None:
             continue
         report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
-        # What several ranks hold alike may be copies of one tensor, with another right gradient.
+        # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
         lines += _told(text, report, may_be_copies)
     return lines

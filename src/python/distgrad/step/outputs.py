@@ -171,14 +171,14 @@ class Outputs:
         every = self._look()
         had = self._runs.gather((set(self._cotangents), self._in_graph))
         found = [p for p in every if p.key in self._needed or any(p.key in row for row, _ in had)]
-        self._ask_all(found, found)
+        self._ask_all(found)
         if departure(found) is None:  # Of a whole micro-batch's outputs none may get a cotangent.
             silent = [p for p in every if p not in found and any(p.key in row for _, row in had)]
             self._ask_all(silent, found)
             found = [p for p in every if p in found or p.state == "wrong"]
         return found
 
-    def _ask_all(self, places, known):
+    def _ask_all(self, places, known=()):
         for i in self._order(places):
             if any(self._runs.gather(time.monotonic() > self._end)):
                 break
