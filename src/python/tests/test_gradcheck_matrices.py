@@ -131,6 +131,10 @@ class Formulas(unittest.TestCase):
         self.assertEqual(bar("y2"), "ȳ2")
         self.assertEqual(bar("weight"), "grad(weight)")
 
+    def test_fractions_are_not_0(self):
+        self.assertEqual(as_fraction(1e-13, 1e-14), 1e-13)
+        self.assertEqual(as_fraction(0.2345, 0.8), 0.2345)
+
     def test_fractions(self):
         self.assertEqual(as_fraction(1 / 3, 1e-13), Fraction(1, 3))
         self.assertEqual(as_fraction(0.33334, 1e-4), Fraction(1, 3))

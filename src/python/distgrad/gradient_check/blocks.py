@@ -119,11 +119,11 @@ def coefficient(block, base, room):
 def as_fraction(c, error):
     """Returns the fraction of small denominator that c is, or may be within `error` (relative to 1
     or c); else c. The larger the error, the smaller the denominator must be, so that c is not near
-    a fraction by accident."""
+    a fraction by accident. It is never 0, as what c is the factor of would be, too."""
     near = Fraction(c).limit_denominator(_MOST_DENOMINATOR)
-    if abs(float(near) - c) <= _EXACT * (1 + abs(c)):
+    if near and abs(float(near) - c) <= _EXACT * (1 + abs(c)):
         return near
     error *= 1 + abs(c)
     near = Fraction(c).limit_denominator(
         int(min(_MOST_DENOMINATOR, max(1.0, math.sqrt(0.01 / error)))))
-    return near if abs(float(near) - c) <= error else c
+    return near if near and abs(float(near) - c) <= error else c

@@ -9,7 +9,7 @@ A copy should have the gradient of all copies. If an output is not the same on a
 has a part of it, and "replicated" treats it as "sum" does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -24,12 +24,18 @@ OBJECTIVES = ("sum", "mean", "replicated")
 @dataclass(frozen=True)
 class Convention:
     """Holds the objective, the names of inputs that are copies, whether that is only assumed, and
-    the names of outputs that are equal (`alike`) on all ranks."""
+    the names of outputs that are equal (`alike`) on all ranks. The copies in `doubtful` may be
+    pieces of a tensor: they are 0 on all ranks, beside tensors that ranks hold pieces of."""
 
     objective: str
     copies: tuple = ()
     is_assumed: bool = False
     alike: tuple = ()
+    doubtful: tuple = ()
+
+    def apart(self, x):
+        """Returns the Convention by which x is a tensor of its own on each rank."""
+        return replace(self, copies=tuple(name for name in self.copies if name != x))
 
     def text(self):
         found = f'objective "{self.objective}"'

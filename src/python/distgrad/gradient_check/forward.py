@@ -23,6 +23,9 @@ _SMOOTH = 0.0037
 _QUICK = 2.0**-17  # This single step is enough if combinations confirm its slopes.
 _NEARER = (2.0**-16, 2.0**-24)  # These steps are tried where a larger one may cross a kink.
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
+_FINE_STEPS = (2.0**-26, 2.0**-34, 2.0**-42)  # These resolve a curve that larger steps take for noise.
+_STEEP = 16  # Noise does not hide a slope that is so many times what was found, error included.
+_BENT = 0.1  # The slopes of a line differ by less than this part.
 _ROUGH = 1e-5  # More relative noise of the outputs than this means half precision inside.
 _GOOD = 1e-8  # An error of this part of the largest derivative is small enough.
 _KNOWN = 1e-4  # A derivative with a larger error than this counts as unknown.
@@ -82,7 +85,10 @@ class Measurement:
             rough = self._affine(relative) if relative > _ROUGH else found
             found = (rough if bool(rough.affine.all())
                      else self._by_differences(found.affine, noise, relative))
-            found.noise = relative
+            if relative > _ROUGH and self._is_a_curve(found):
+                found.open = torch.ones_like(found.open)
+            else:
+                found.noise = relative
         found.least = least
         found.evaluations = self._evaluations
         return found
@@ -111,6 +117,19 @@ class Measurement:
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan())
         return Derivative(matrix, error, affine, matrix, matrix,
                           torch.zeros_like(matrix, dtype=torch.bool), repeats=bool(same.all()))
+
+    def _is_a_curve(self, found):
+        """Returns whether steps far below the noise follow lines much steeper than what was found:
+        then it is no noise, but a curve that larger steps do not resolve."""
+        along = torch.tensor([-1.0, 1, 2], dtype=torch.float64)
+        room = _STEEP * (found.matrix.abs() + found.error) @ self._sizes
+        for step in _FINE_STEPS:
+            values = self._values(torch.outer(along, self._signs() * self._sizes * step))
+            slopes = (values - self._base) / (along * step)[:, None]
+            is_line = ((slopes - slopes[0]).abs() <= _BENT * slopes[0].abs()).all(0)
+            if bool((is_line & (slopes[0].abs() > room)).any()):
+                return True
+        return False
 
     # -- differences
 
@@ -302,10 +321,9 @@ class Measurement:
         the largest ratio of both. It takes sixth differences along one direction, to one side of
         the inputs, which may have a kink or a jump. Steps are ninths, which no dtype holds exactly,
         of three sizes, as roundings may cancel out at one."""
-        sign = torch.randint(0, 2,
-                             (self._count,), generator=torch.Generator().manual_seed(5)) * 2.0 - 1
         moves = torch.cat([torch.outer(torch.arange(1.0, 10.0, dtype=torch.float64) / 9,
-                                       sign * self._sizes * step) for step in _NOISE_STEPS])
+                                       self._signs() * self._sizes * step)
+                           for step in _NOISE_STEPS])
         values = self._values(moves).reshape(len(_NOISE_STEPS), 9, -1)
         binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
         found = []
@@ -320,6 +338,11 @@ class Measurement:
                               for off, nine in zip(found, values)]).amin(0)
         share = float(torch.where(shares.isfinite(), shares, torch.zeros_like(shares)).max())
         return noise, self._size_of(torch.cat([self._base[None], *values])), share
+
+    def _signs(self):
+        """Returns a sign of each coordinate, the same ones each time."""
+        generator = torch.Generator().manual_seed(5)
+        return torch.randint(0, 2, (self._count,), generator=generator) * 2.0 - 1
 
     def _stencil(self, groups, steps):
         """Returns for each step (step by column, values above, values below), the latter as

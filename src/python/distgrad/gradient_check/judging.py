@@ -65,6 +65,7 @@ class Judgement:
         self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
         self.zero = set()  # (input, output) whose right gradient is 0
         self.excused = []  # Texts name the pairs that are wrong but not accused.
+        self.doubted = set()  # Inputs that are right only if they are no copies, and may be either.
         self.disputes = []
         self.findings = []
         self.formulas, self.legends = {}, []
@@ -104,6 +105,9 @@ class Judgement:
             for y, outputs in _variables(self._outputs).items():
                 names = Names(bar(x), bar(y), y, self._letter,
                               self._convention.by(x, self._ranks) if self._convention else Names.by)
+                if self._is_doubted(inputs, outputs, x, names):
+                    self.doubted.add(x)
+                    continue
                 one_loss = self._of_one_loss(inputs, outputs, x, names)
                 if one_loss:
                     of_one_loss += self._judge_one_loss(one_loss, x, y)
@@ -163,6 +167,23 @@ class Judgement:
         if not OneLoss.is_one_function(pair, is_copy):
             return None
         return OneLoss(pair, x, names, is_copy)
+
+    def _is_doubted(self, inputs, outputs, x, names):
+        """Returns whether this pair is wrong for copies of one tensor, right for tensors of the
+        ranks' own, and nobody can tell which they are."""
+        if not self._convention or x not in self._convention.doubtful:
+            return False
+        convention = self._convention
+        is_wrong = self._is_wrong(inputs, outputs, x, names)
+        self._convention = convention.apart(x)
+        try:
+            return is_wrong and not self._is_wrong(inputs, outputs, x, names)
+        finally:
+            self._convention = convention
+
+    def _is_wrong(self, inputs, outputs, x, names):
+        return bool((self._of_one_loss(inputs, outputs, x, names)
+                     or self._pair(inputs, outputs, x)).wrong())
 
     def _judge_one_loss(self, one_loss, x, y):
         """Returns [Finding] if the pair is wrong and accused, else []."""

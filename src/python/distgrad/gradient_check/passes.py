@@ -209,8 +209,10 @@ class Check:
         if unlike:
             raise CannotCheck(f"copies: {', '.join(unlike)} is not equal on all ranks")
         is_assumed = options.copies is None
+        doubtful = [x for x in equal if is_assumed and not any(digests[0][x][1])
+                    and any(name not in equal for name in _beside(x, known))]
         found = Convention(options.objective or "sum", tuple(equal if is_assumed else copies),
-                           is_assumed and bool(equal), tuple(self._alike()))
+                           is_assumed and bool(equal), tuple(self._alike()), tuple(doubtful))
         self._show(found.text())
         return found
 
@@ -498,7 +500,8 @@ class Check:
                  "whole": f"{inputs.size} random directions",
                  "blocks": f"{_BY_TENSOR} random directions of each input of each rank"}[kind]
         exact = "affine, so exact" if not derivative.noise else "affine within its roundings"
-        way = exact if bool(derivative.affine.all()) else \
+        way = "not found" if bool(derivative.open.all()) else exact if bool(
+            derivative.affine.all()) else \
             f"central differences, off by at most {_relative_error(derivative):.0e} of the largest"
         self._show(f"forward: the derivative along {along}; {way} ({derivative.evaluations} runs)")
 
@@ -526,6 +529,7 @@ class Check:
         if disputes:
             report.disputes, report.detached = disputes, self._places
         self._add_open(report, derivative, first.gradient)
+        self._add_doubted(report, judgements)
         self._add_claim(report, first)
         report.notes, report.shown = self.notes, self._shown
         if len(judgements) == 1 or len({f.dtype for f in findings}) <= 1 and judgements[0].findings:
@@ -566,6 +570,19 @@ class Check:
             self._note("The forward is too noisy, jumps, or is as good as constant here: its"
                        " derivative is not known well enough to judge.")
 
+    def _add_doubted(self, report, judgements):
+        """Adds a note on inputs that may be copies or pieces, and takes back the verdict."""
+        names = sorted(set().union(*(judgement.doubted for judgement in judgements)))
+        if not names:
+            return
+        listed, are = ", ".join(names), "are" if len(names) > 1 else "is"
+        self._note(f"{listed} {are} 0 on all ranks, beside inputs that differ: not judged. The"
+                   " gradient is right if each rank holds a piece of a tensor, and wrong if each"
+                   " holds a copy of one. Say which are copies: copies=(...), on the command line"
+                   " --copies.")
+        if report.verdict in ("right", "disputed"):
+            report.verdict, report.formulas = "undecided", {}
+
     def _moving(self, columns):
         """Returns text that names the elements of these coordinates, and their ranks."""
         if self._session.inputs.kind != "elements":
@@ -599,6 +616,17 @@ def _are_alike(digests):
     first = digests[0][1]
     return all(abs(a - b) <= _ALIKE * first[0] for _, numbers in digests
                for a, b in zip(numbers, first))
+
+
+def _beside(x, names):
+    """Returns the other names under the nearest dot that x shares with any."""
+    root = x
+    while root:
+        root = root.rpartition(".")[0]
+        found = [name for name in names if name != x and name.startswith(root and f"{root}.")]
+        if found:
+            return found
+    return []
 
 
 def _newly_attached(before, after):

@@ -17,6 +17,10 @@ def same(*shape):
     return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
 
 
+def zeros(*shape):
+    return torch.zeros(*shape, dtype=torch.float64).requires_grad_()
+
+
 def layer(x, a, b):
     return leave((enter(x) @ a).tanh() @ b)
 
@@ -42,6 +46,10 @@ def bias_in_each_part(x, a, b, c):
     return leave((enter(x) @ a).tanh() @ b + c)
 
 
+def bias_of_pieces(x, a, b, c):
+    return leave((enter(x) @ a + c).tanh() @ b)
+
+
 def latent_attention(x, wq, wk, wpe, wo, entering):
     """Takes x and wpe as copies on all ranks, and the others as this rank's heads."""
     q = (enter(x) @ wq).view(-1, 2, 4)
@@ -58,6 +66,10 @@ def of_attention():
 
 def of_layer():
     return same(2, 3), matrix(3, 2), matrix(2, 3)
+
+
+def of_biased():
+    return *of_layer(), zeros(2)
 
 
 def of_data():
@@ -97,6 +109,17 @@ CASES = [
                ("y -> x", "y -> a, b"), alone=False),
     replicated("a layer and its bias", with_bias, lambda: (*of_layer(), same(3)),
                words=("x, c (assumed",)),
+    replicated("a layer and its bias, all 0", with_bias, lambda: (*of_layer(), zeros(3)),
+               words=("x, c (assumed",)),
+    replicated("a bias of pieces, all 0", bias_of_pieces, of_biased, verdict="undecided",
+               words=("c is 0 on all ranks, beside inputs that differ",), absent=("x is 0",),
+               alone=False),
+    replicated("a bias of pieces, all 0, and x not entered",
+               lambda x, a, b, c: leave((x @ a + c).tanh() @ b), of_biased, "missing-reduction",
+               ("gradcheck: wrong", "y -> x", "c is 0 on all ranks"), absent=("-> c",),
+               alone=False),
+    replicated("a bias of pieces, its copies named", bias_of_pieces, of_biased, copies=("x",),
+               absent=("is 0 on all ranks",)),
     replicated("a bias in each part", bias_in_each_part, lambda: (*of_layer(), same(3)),
                "missing-reduction", ("y -> c",)),
     replicated("a sum of the ranks' own", leave, matrix, absent=("copies",)),
