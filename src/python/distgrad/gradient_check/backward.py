@@ -16,7 +16,9 @@ from .executor import Probe
 from .session import Broken
 from ..words import ranks_text
 
-_RANDOM = 5
+# Random cotangents have these sizes, so that what clips, or drops what is small, shows. float16
+# holds gradients of them.
+_RANDOM = (1.0, 2.0**7, 2.0**-13, 1.0, 1.0)
 _OTHER_GRAPHS = {
     "used": "after another forward and backward of the function the backward of the first forward"
     " is wrong: something is kept from call to call",
@@ -119,7 +121,7 @@ class Measurement:
 
     def _run(self, others):
         zero = torch.zeros(self._columns, dtype=torch.float64)
-        random = [self._random() for _ in range(_RANDOM)]
+        random = [size * self._random() for size in _RANDOM]
         units = torch.eye(self._columns, dtype=torch.float64)
         rows, missing, graph, first = self._on_a_graph_that_repeats(
             [random[-1], random[-1], zero, *units, *random])

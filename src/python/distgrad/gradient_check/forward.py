@@ -23,7 +23,8 @@ _SMOOTH = 0.0037
 _QUICK = 2.0**-17  # This single step is enough if combinations confirm its slopes.
 _NEARER = (2.0**-16, 2.0**-24)  # These steps are tried where a larger one may cross a kink.
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
-_FINE_STEPS = (2.0**-26, 2.0**-34, 2.0**-42)  # These resolve a curve that larger steps take for noise.
+# These steps resolve a curve that larger ones take for noise.
+_FINE_STEPS = (2.0**-26, 2.0**-34, 2.0**-42)
 _STEEP = 16  # Noise does not hide a slope that is so many times what was found, error included.
 _BENT = 0.1  # The slopes of a line differ by less than this part.
 _ROUGH = 1e-5  # More relative noise of the outputs than this means half precision inside.

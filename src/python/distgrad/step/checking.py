@@ -29,6 +29,7 @@ _HELD_SEEDS = (61, 62)
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
+_LEFT = 16  # Roundings of a sum that is 0 are so many eps of the largest gradient.
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
 
@@ -72,8 +73,8 @@ class _Check:
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base)
         if changed := self._changed_parameters(versions):
-            report.undecide(f"step() changes parameters ({_some(changed)}): it is to end before"
-                            " optimizer.step()")
+            report.undecide(f"step() writes to parameters ({_some(changed)}), as optimizer.step()"
+                            " does, or an embedding with max_norm: it can be judged without that")
             return report
         gradients = runs.found_gradients()
         if not self._is_the_same(first, base):
@@ -200,11 +201,15 @@ class _Check:
             ranks = sorted({rank for key in finding.keys for rank in holders[key]})
             report.wrong.append(described_finding(finding, counts, ranks if is_split else ()))
         self._judge_clipping(report, known, gradients, clipping, shared)
-        report.undecided = judgement.undecided
-        report.too_small = list(dict.fromkeys(judgement.too_small))
-        report.ambiguous = list(dict.fromkeys(judgement.ambiguous))
         told = {name for wrong in report.wrong for name in wrong.parameters}
-        report.not_asked = [name for name in dict.fromkeys(judgement.not_asked) if name not in told]
+
+        def untold(names):  # Other pieces of a parameter may be wrong.
+            return [name for name in dict.fromkeys(names) if name not in told]
+
+        report.undecided = {name: judgement.undecided[name] for name in untold(judgement.undecided)}
+        report.too_small = untold(judgement.too_small)
+        report.ambiguous = untold(judgement.ambiguous)
+        report.not_asked = untold(judgement.not_asked)
 
     # -- before anything is moved
 
@@ -232,12 +237,17 @@ class _Check:
         """Returns the names of parameters whose gradients differ from those before by more than
         rounding may do."""
         is_coarse = any(dtype != "torch.float64" for dtype in self._dtypes)
+        largest = max(self._runs.gather(max((float(g.norm()) for g in after.values()
+                                             if g is not None), default=0.0)))
 
         def differs(a, b):
             if a is None or b is None:
                 return a is not b
             slack = _CHANGED if is_coarse or a.dtype in _COARSE else _SAME
-            return bool(torch.isfinite(b).all()) and float((b - a).norm()) > slack * float(b.norm())
+            # What cancels out to 0 over the ranks leaves other roundings each time.
+            left = _LEFT * torch.finfo(b.dtype).eps * largest
+            return bool(torch.isfinite(b).all()) and float(
+                (b - a).norm()) > max(slack * float(b.norm()), left)
 
         return _all(self._runs.gather([name for name, a in before.items()
                                        if differs(a, after[name])]))
@@ -264,10 +274,13 @@ class _Check:
                 " start of step() to have that checked, too")
 
     def _note_rounded(self, measuring):
-        by_dtype = {}
-        for key, (dtype, _) in measuring.rounded.items():
-            by_dtype.setdefault(dtype, []).append(measuring.pieces[key].name)
-        self._notes += [f"p.grad of {_some(list(dict.fromkeys(names)))} has no more digits than"
+        rounded, by_dtype = {}, {}
+        for key, (dtype, error) in measuring.rounded.items():  # Few elements may seem rounded more.
+            name = measuring.pieces[key].name
+            rounded[name] = min((error, dtype), rounded.get(name, (error, dtype)))
+        for name, (_, dtype) in rounded.items():
+            by_dtype.setdefault(dtype, []).append(name)
+        self._notes += [f"p.grad of {_some(names)} has no more digits than"
                         f" {dtype}, in a wider dtype, and is judged to that precision"
                         for dtype, names in by_dtype.items()]
 

@@ -8,6 +8,7 @@ directions is the right gradient.
 
 import dataclasses
 import math
+import operator
 import re
 import time
 
@@ -319,6 +320,8 @@ class Judge:
             return self._undecide([key], "the loss has a kink here")
         factor = _common(found, again)
         said = found.values(key)
+        if factor is None and self._compare_with_known(key):
+            return None
         if factor is None and found.ratio() is None and not self._is_resolved(found):
             return self._undecide([key], "it differs from the derivative by too little to be sure"
                                   " beside rounding")
@@ -330,9 +333,20 @@ class Judge:
                                      assumed=self._assumed_of(key, factor)))
         between = _between(found, again)
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
-                          right=self._right(key), between=between or (),
-                          is_no_multiple=between is None))
+                          between=between or (), is_no_multiple=between is None))
         return None
+
+    def _compare_with_known(self, key):
+        """Adds a finding if a sum of what the ranks have is the derivative, and p.grad is clearly
+        off along all directions. Returns whether it did."""
+        known = self._known_gradient([key], True)
+        if known is None:
+            return False
+        words, measurements, values, others = known
+        if not all(_is_off(m) and abs(v[key]) > m.resolution
+                   for m, v in zip(measurements, values)):
+            return False
+        return self._compare(key, words, measurements, [v[key] for v in values], others)
 
     def _has_kink(self, key):
         """Returns whether slopes on both sides stay apart as moves get shorter, as at a ReLU's 0,
@@ -444,12 +458,12 @@ class Judge:
         return told
 
     def _compare(self, key, words, measurements, values, others):
-        piece, factors = self._measuring.pieces[key], {}
-        error = self._measuring.error_of(key)
+        """Adds a finding if p.grad is not what `words` name. Returns whether it did."""
+        measuring = self._measuring
+        piece, factors = measuring.pieces[key], {}
+        error, tiny = measuring.errors_beside_known(key)
         rounding = 8 * error
-        # Values that are this small beside the norms are rounding.
-        tiny = max(1e-12 if self._measuring.dtype == torch.float64 else 1e-4, error / 4)
-        are_right = True
+        are_right, between = True, ()
         for rank in piece.holders:
             said = [m.said[key][rank] for m in measurements]
             are_right = are_right and all(
@@ -458,18 +472,25 @@ class Judge:
             ratios = [s.value / value for s, value in zip(said, values)]
             slack = max(max(1e-4, rounding) * max(map(abs, ratios)),
                         *(2 * tiny * s.size / abs(value) for s, value in zip(said, values)))
-            if max(ratios) - min(ratios) <= slack:
-                factors[rank] = sum(ratios) / len(ratios)
+            spread = max(ratios) - min(ratios)
+            if slack >= spread > _ROUGHLY * max(map(abs, ratios)):
+                between = (min(ratios), max(ratios))
+            elif slack >= spread:
+                weights = [(value / (s.size or 1.0))**2 for s, value in zip(said, values)]
+                factor = sum(map(operator.mul, ratios, weights)) / sum(weights)
+                factors[rank] = float(f"{factor:.3g}") if measuring.is_short() else factor
         if are_right:
-            return
+            return False
         words, instead = (_of(piece.holders, text) for text in
                           (words, self._what_it_is(key, measurements, others)))
         alike = not _differs(measurements[0].said[key])
         kind = _kind_of(factors.values()) if factors and alike else "other"
-        self._add(Finding(kind, [piece.name], factors, words, keys=[key], is_no_multiple=True,
+        self._add(Finding(kind, [piece.name], factors, words, keys=[key],
+                          between=() if factors else between, is_no_multiple=not between,
                           instead=instead, said=measurements[0].values(key),
                           assumed=self._assumed_of(key, next(iter(factors.values()), 0.0))
                           if alike else self._assumption(piece)))
+        return True
 
     @staticmethod
     def _what_it_is(key, measurements, others):

@@ -116,6 +116,18 @@ class Measuring:
         """Returns the relative error that a gradient has by being rounded to a shorter dtype."""
         return max(self.rounded.get(key, ("", 0.0))[1], self._cast_error)
 
+    def is_short(self):
+        return self.dtype in (torch.bfloat16, torch.float16)
+
+    def errors_beside_known(self, key):
+        """Returns how far a right gradient may be from a known one, relative to what that says of a
+        move, and relative to both norms: values that are small beside these are rounding."""
+        if self.is_short():
+            error = max(self.error_of(key), _ROUNDED[self.dtype])
+            return error, 3 * error
+        error = self.error_of(key)
+        return error, max(1e-12 if self.dtype == torch.float64 else 1e-4, error / 4)
+
     def _coarsest(self, dtypes):
         known = {str(d): d for d in _SIZES}
         own = {str(p.dtype).replace("complex128", "float64").replace("complex64", "float32")
@@ -145,24 +157,33 @@ class Measuring:
     def find_noise(self, keys, first):
         """Finds how far the loss is off a smooth function of the parameters, from moves of a few
         roundings. What gradients say is subtracted, times the factor by which it was off in the
-        Measurement `first`."""
+        Measurement `first`. If that is far from 1, moves to both sides tell more."""
         if self.dtype == torch.float64:
             return
         few = 8 if self.dtype == torch.float32 else 1
-        factor = first.measured / first.total() if first.total() else 1.0
-        factor = 1.0 if 0.5 < factor < 2 else max(-1.0, min(1.0, factor))
-        found = [self._one_sided(keys, seed, few * self._eps, factor) for seed in (101, 102, 103)]
-        typical = math.sqrt(sum(x * x for x in found) / len(found))
+        factor = first.measured / first.total() if first.total() else 0.0
+        is_near = 0.5 < factor < 2
+        factor = 1.0 if is_near else max(-1.0, min(1.0, factor))
+        found = [rise - factor * said for rise, said in
+                 (self._one_sided(keys, seed, few * self._eps) for seed in (101, 102, 103))]
+        typical = _typical(found)
+        if not is_near:
+            typical = min(typical, _typical([self._uneven(keys, seed, few * self._eps)
+                                             for seed in (101, 102, 103)]))
         self.noise = max(self.noise, 2 * _SIZES[torch.float32][2] * self._loss_size(), 2 * typical)
 
-    def _one_sided(self, keys, seed, size, factor):
+    def _one_sided(self, keys, seed, size):
+        """Returns by how much the loss rises in a move, and what gradients say of that."""
         before = self._moved(keys, seed, size)
         loss = self.runs.loss()
         said = self._dots(before)
         self._put_back(before)
         every = self.runs.gather(said)
-        total = sum(sum(values) / len(values) for values in _by_key(every).values())
-        return loss - self.base - factor * total
+        return loss - self.base, sum(sum(v) / len(v) for v in _by_key(every).values())
+
+    def _uneven(self, keys, seed, size):
+        """Returns by how much more the loss rises to both sides than a straight line."""
+        return sum(self._one_sided(keys, seed, sign * size)[0] for sign in (1, -1)) / 2
 
     # -- measurements
 
@@ -295,6 +316,10 @@ def _holds(x, dtype):
     """Returns whether all elements are values of a shorter dtype."""
     parts = real(x)
     return bool((parts == parts.to(dtype).to(parts.dtype)).all())
+
+
+def _typical(values):
+    return math.sqrt(sum(x * x for x in values) / len(values))
 
 
 def _by_key(every):
