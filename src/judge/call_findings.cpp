@@ -208,8 +208,16 @@ constexpr std::string_view kMakeOperandContiguous =
     "Collectives take tensors in the order of their memory: call .contiguous() on the operand, "
     "and go on with what that returns, which is a copy.";
 
+constexpr std::string_view kLookForAClip =
+    "Look for a clip, a threshold or a comparison in that backward.";
+
 BackwardFinding by_its_place(Machine& machine, const Evidence& evidence, const CallOnRanks& call,
                              const std::vector<CallOnRanks>& others) {
+  if (!is_right_as(machine, evidence, call, MemoryLayout::kContiguous))
+    return {"other-backward",
+            "is not linear in the cotangents: it is right for those that it was measured with, and "
+            "wrong for the one it gets here.",
+            "", "", kLookForAClip};
   if (!is_right_as(machine, evidence, call, MemoryLayout::kAsSeen)) {
     const bool is_cotangent = !is_right_as(machine, evidence, call, MemoryLayout::kCotangentAsSeen);
     const std::string_view what = is_cotangent ? "cotangent" : "operand";

@@ -91,13 +91,17 @@ void add_pieces(Measurement& m, DTypeNumbers& numbers) {
 }
 
 // Names the joint cotangents, which follow the columns.
-enum JointCotangent : std::size_t { kTotal, kWide, kAgain, kJointCotangents };
+enum JointCotangent : std::size_t { kTotal, kWide, kLarge, kSmall, kAgain, kJointCotangents };
 
+// Large and small numbers show a backward that clips, or drops what is small. Every dtype holds the
+// answers to them.
 void add_joint(Measurement& m, DTypeNumbers& numbers) {
+  constexpr double kSizes[] = {1, 0x1p7, 0x1p-13};
   m.cotangents.push_back(sum_of(m.cotangents, m.probes.size()));
-  m.cotangents.push_back(everywhere(*m.seen, [&] { return numbers.wide(); }));
+  for (const double size : kSizes)
+    m.cotangents.push_back(times(size, everywhere(*m.seen, [&] { return numbers.wide(); })));
   m.cotangents.push_back(m.cotangents[m.first_joint() + kTotal]);
-  m.random_cotangents = 2;  // the repeated one does not count
+  m.random_cotangents = kJointCotangents - 1;  // the repeated one does not count
 }
 
 double largest(const std::vector<double>& values) { return largest_magnitude(values); }

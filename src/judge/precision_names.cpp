@@ -1,9 +1,6 @@
 #include "judge/precision_names.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <string_view>
 
 #include "judge/closeness.h"
 
@@ -23,11 +20,13 @@ bool answers_in(const ComparedMaps& maps, DType narrow) {
 
 namespace {
 
-// Names the dtype. Which of the two 16-bit dtypes rounded is unknown unless the answer shows it.
-std::string_view name_of_narrow(const ComparedMaps& maps, DType narrow) {
-  if (narrow == DType::kFloat32) return "float32";
-  if (answers_in(maps, DType::kBFloat16)) return "bfloat16";
-  return answers_in(maps, DType::kFloat16) ? "float16" : "float16 or bfloat16";
+// Says which dtype rounded. Unless the answers are numbers of a 16-bit dtype, only the size of the
+// roundings is known.
+std::string how_it_rounds(const ComparedMaps& maps, DType narrow) {
+  if (narrow == DType::kFloat32) return "went through float32.";
+  if (answers_in(maps, DType::kBFloat16)) return "went through bfloat16.";
+  return answers_in(maps, DType::kFloat16) ? "went through float16."
+                                           : "rounds as coarsely as float16 or bfloat16 do.";
 }
 
 }  // namespace
@@ -49,7 +48,7 @@ std::string went_through(const ComparedMaps& maps, DType narrow) {
         return "";
     }
   }
-  return fmt::format("went through {}.", name_of_narrow(maps, narrow));
+  return how_it_rounds(maps, narrow);
 }
 
 }  // namespace distgrad

@@ -62,8 +62,7 @@ inline constexpr std::array<FindingRow, 28> kFindings = {{
      "product of the others.",
      true},
     {"tie", "the derivative of min or max is wrong where ranks tie",
-     "Share the cotangent among the ranks that tie, so that the shares add up to it "
-     "once.",
+     "Share the cotangent evenly among the ranks that tie, so that the shares add up to it once.",
      true},
     {"no-gradient", "the gradient is missing (None) where the truth is not zero",
      "The result does not depend on the input as far as autograd knows: a collective that writes "

@@ -97,7 +97,7 @@ def call_of(step, groups):
         root=spec["root"] if "root" in options else 0,
         dim=dim,
         splits=_rows(spec.get("splits")) if "splits" in options and spec.get("splits") else None,
-        pairs=_rows(spec["pairs"]) if "pairs" in options else None,
+        pairs=_rows(spec.get("pairs", ())) if "pairs" in options else None,
         group=groups[spec["group"]],
     )
 
