@@ -162,19 +162,22 @@ std::optional<Finding> forward_finding(const Evidence& evidence) {
         enumeration(values));
     return finding;
   }
-  const std::string what = d->step.empty()
-                               ? std::string("the loss")
-                               : fmt::format("step {} ({})", d->step, finding.collective);
+  const bool is_code = finding.collective.empty();
+  const std::string what = d->step.empty() ? "the loss"
+                           : is_code       ? "step " + d->step
+                                     : fmt::format("step {} ({})", d->step, finding.collective);
   const std::optional<double> factor =
       factor_of_forward(d->distributed, d->simulated, unit_roundoff(evidence.program().dtype));
   finding.text = fmt::format(
       "The forward value differs already: in {}, {}{}. Until that is right its gradient means "
-      "little; look at the op, the order of the ranks and the buffers of the collective, and "
-      "whether an asynchronous one is waited for.",
+      "little; look at {}.",
       what, enumeration(values),
       factor
           ? "; all of it is " + factor_of_exact(evidence.program(), *factor).of("what it should be")
-          : narrowness_phrase(*d));
+          : narrowness_phrase(*d),
+      is_code ? "what it computes, and whether asynchronous collectives in it are waited for"
+              : "the op, the order of the ranks and the buffers of the collective, and whether an "
+                "asynchronous one is waited for");
   return finding;
 }
 

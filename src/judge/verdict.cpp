@@ -31,7 +31,7 @@ std::optional<RankError> error_of(const DistributedRun& run) {
 }
 
 std::string undecided_text(const Simulation& simulation) {
-  std::string text = "undecided within the rounding error: " + simulation.undecided.front();
+  std::string text = "undecided: " + simulation.undecided.front();
   if (simulation.undecided.size() > 1)
     text += fmt::format(", and {} more", simulation.undecided.size() - 1);
   return text;

@@ -9,6 +9,7 @@ autograd (cuts.py), since that is the derivative the user means. Casts to narrow
 """
 
 import contextlib
+import math
 
 import torch
 
@@ -419,7 +420,10 @@ class _Measurement:
     def _why_nothing_is_known(self, losses, again):
         same = (losses == again) | (losses.isnan() & again.isnan())
         if bool(same.all()):
-            return []
+            infinite = [rank for rank, loss in enumerate(losses.tolist()) if not math.isfinite(loss)
+                        and bool((self._rows[:, rank] != 0).any())]
+            return [f"the loss is {losses[rank].item()} on rank {rank}: differences of it show no"
+                    " gradient" for rank in infinite[:1]]
         rank = int((~same).nonzero()[0])
         return [f"two runs of the forward differ (the loss on rank {rank}:"
                 f" {losses[rank].item():.9g}, then {again[rank].item():.9g}): it is random, or"
