@@ -136,6 +136,7 @@ struct Simulation {
   std::vector<Gradient> held;
   std::vector<std::string> cuts;
   std::vector<UndecidedElement> undecided_elements;
+  std::vector<std::string> casts;  // the code's, to narrower dtypes: gradients are without them
 };
 
 struct RankError {

@@ -353,6 +353,7 @@ TEST(Messages, Simulation) {
   s.file_truth = {{"t", {std::nullopt}}};
   s.held = {{"a", {kOdd}}};
   s.cuts = {"detach() in layer.py:12"};
+  s.casts = {"bfloat16 in layer.py:13"};
   s.undecided_elements = {{"a", 2, 5, "a kink"}};
   const WorkReply reply{3, s, RankError{ErrorKind::kCrash, -1, "y", "m"}, "printed \xff", 1234};
   const auto got = round_trip<WorkReply>(encode(reply), decode_any_reply);
@@ -390,6 +391,7 @@ TEST(Messages, Simulation) {
   expect_same(s.file_truth, t.file_truth);
   expect_same(s.held, t.held);
   EXPECT_EQ(t.cuts, s.cuts);
+  EXPECT_EQ(t.casts, s.casts);
   ASSERT_EQ(t.undecided_elements.size(), 1U);
   EXPECT_EQ(t.undecided_elements[0].input, "a");
   EXPECT_EQ(t.undecided_elements[0].part, 2);

@@ -98,8 +98,8 @@ void fields(auto& a, Like<UndecidedElement> auto& undecided) {
 void fields(auto& a, Like<Simulation> auto& simulation) {
   auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact, bound_notes,
          undecided, forward_only, reaches_no_collective, single_loss, single_loss_bound,
-         single_gradients, single_bounds, file_truth, differences, held, cuts, undecided_elements] =
-      simulation;
+         single_gradients, single_bounds, file_truth, differences, held, cuts, undecided_elements,
+         casts] = simulation;
   a.optional("invalid", invalid);
   a("losses", losses);
   a("loss_bounds", loss_bounds);
@@ -121,6 +121,7 @@ void fields(auto& a, Like<Simulation> auto& simulation) {
   a.optional("held", held);
   a.optional("cuts", cuts);
   a.optional("undecided_elements", undecided_elements);
+  a.optional("casts", casts);
 }
 
 // Cuts a rank's text, which may be of any length.

@@ -29,6 +29,9 @@ void check_measurable(const ReproCase& repro) {
   if (!simulation.cuts.empty())
     throw UserError(what + "what the code takes out of autograd would have to be held fixed (" +
                     simulation.cuts.front() + ")");
+  if (!simulation.casts.empty())
+    throw UserError(what + "the code casts to " + simulation.casts.front() +
+                    ", which differences see as steps");
   if (!simulation.undecided.empty() || !simulation.undecided_elements.empty())
     throw UserError(what + (simulation.undecided.empty() ? simulation.undecided_elements.front().why
                                                          : simulation.undecided.front()));

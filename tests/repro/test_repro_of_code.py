@@ -83,6 +83,7 @@ if LIBRARY:
 REFUSED = {
     "detached": (alone("detached", {"x": DRAWN}), "held fixed (detach() in"),
     "kinked": (alone("kinked", {"x": [0.0, 1.0]}), "the loss has a kink at this value"),
+    "narrowed": (alone("narrowed", {"x": DRAWN}), "the code casts to bfloat16 in"),
     "large": (alone("square", {"x": {"random": {"shape": [200]}}}), "it has 400 elements"),
 }
 

@@ -31,6 +31,9 @@ SHARED = {
 # The cotangent of y lies in memory as that of its transpose.
 TRANSPOSED = dict(SHARED, steps=[*SHARED["steps"][:2], {"s": "(y + v).t().contiguous()"}])
 
+# The cotangents are larger than any that a call is measured with.
+LARGE = dict(SHARED, loss="1e5 * " + SHARED["loss"])
+
 # Both operands are there before the first call, and so read after both backwards.
 IN_TURN = {
     "world_size": 3,
@@ -108,6 +111,9 @@ CASES = [
     ("rolled", INTEGERS, "all_reduce", "other-backward", "y", "", None),
     ("clipped", SHARED, "all_reduce", "other-backward", "y", "is not linear in the cotangents",
      None),
+    ("clipped_far", LARGE, "all_reduce", "other-backward", "y",
+     "right for those that it was measured with, and wrong for the one it gets here", None),
+    ("in_steps", SHARED, "all_reduce", "precision", "y", "rounds as coarsely as float16", None),
     ("right", WEIGHT, "copy", None, "", "", None),
     ("forgotten", WEIGHT, "copy", "missing-reduction", "", "the shares add up to the truth", None),
     ("averaged", WEIGHT, "copy", "scaled", "",

@@ -34,6 +34,7 @@ class Pair:
     zero_rows: Optional[list] = None
     by_element: bool = True  # The coordinates are elements.
     row_shapes: list = field(default_factory=list)  # These are the input's shapes by rank, or ().
+    is_divided: bool = False  # The right blocks are divided by the number of ranks: a mean's.
 
     def __post_init__(self):
         self.ranks = len(self.right)

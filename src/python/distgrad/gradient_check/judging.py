@@ -366,7 +366,9 @@ class Judgement:
         return Pair(right, measured, room,
                     self._identities(inputs, outputs, right), low if has_kinks else None,
                     high if has_kinks else None, self._zero_rows(inputs, rows),
-                    self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks])
+                    self._inputs.kind == "elements", [self._shape(r, inputs) for r in ranks],
+                    x is not None and self._convention is not None
+                    and self._convention.objective == "mean")
 
     def _identities(self, inputs, outputs, right):
         if self._inputs.kind == "elements":

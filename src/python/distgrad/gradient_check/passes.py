@@ -1,5 +1,6 @@
 """Decides what is tried, in which order and dtypes, and with how many directions."""
 
+import math
 from dataclasses import dataclass
 from itertools import product
 from typing import Optional
@@ -20,6 +21,8 @@ _MOST_ELEMENTS = 256  # At most so many inputs, and outputs, of all ranks are tr
 _MOST_SECONDS = 30.0  # The first run's time must promise that this takes no longer.
 _BY_TENSOR = 4  # Each tensor has so many random directions if a mistake must be found.
 _OF_ELEMENTS = ("precision", "other-backward")  # A poor derivative causes these findings.
+# Outputs that were rounded to this dtype are noisier than this part of its eps.
+_NOISE_OF = {torch.bfloat16: 5, torch.float16: 256, torch.float32: 256}
 _NARROW = 1e-12  # The eps of float64 is less, that of other dtypes is more.
 _ALIKE = 1e-6  # Copies may differ by this part of a tensor's norm.
 _MOST_NAMED = 4  # elements
@@ -408,8 +411,8 @@ class Check:
     def _computed_in(self, dtypes, returned, derivative):
         """Returns the dtypes whose roundings the backward may have: the inputs', those that the
         forward computes in, and the outputs', which the cotangents have as well."""
-        inside = [d for d in (torch.bfloat16, torch.float16, torch.float32)
-                  if derivative.noise > torch.finfo(d).eps / 256][:1]
+        inside = [d for d, parts in _NOISE_OF.items()
+                  if derivative.noise > torch.finfo(d).eps / parts][:1]
         widest = max((torch.finfo(d).eps for d in dtypes))
         for how, found in (("computes in about", inside), ("returns", returned)):
             most = max(found, key=lambda d: torch.finfo(d).eps, default=None)
@@ -567,7 +570,11 @@ class Check:
                                           or _relative_error(derivative) > _BLIND):
             report.verdict = "undecided"
             report.formulas = {}
-            self._note("The forward is too noisy, jumps, or is as good as constant here: its"
+            infinite = dict.fromkeys(o["name"] for on_rank in self._first_outputs for o in on_rank
+                                     if not math.isfinite(o["digest"][1][0]))
+            self._note(f"{', '.join(infinite)} has elements that are not finite: the derivative is"
+                       " not known." if infinite else
+                       "The forward is too noisy, jumps, or is as good as constant here: its"
                        " derivative is not known well enough to judge.")
 
     def _add_doubted(self, report, judgements):

@@ -192,7 +192,7 @@ def missing_reduction(pair) -> Optional[Mistake]:
 
 def forgotten_op(pair) -> Optional[Mistake]:
     """Applies if the backward is that of a sum, and the forward is no sum."""
-    if pair.ranks < 2 or not _is_of_a_sum(pair):
+    if pair.ranks < 2 or pair.is_divided or not _is_of_a_sum(pair):
         return None
     return _mistake("forgotten-op", pair,
                     "the cotangents were summed, as if the forward had been a sum")
@@ -335,8 +335,12 @@ def zero_input(pair) -> Optional[Mistake]:
 def precision(pair) -> Optional[Mistake]:
     """Applies if the gradient is right within the roundings of a narrower dtype. Along random
     directions a mistake in one of many elements would look the same, so these do not count. A
-    half-precision error counts only if the gradient's numbers are of that dtype."""
+    half-precision error counts only if the gradient's numbers are of that dtype. One factor for all
+    comes from one rounding at most."""
+    factor = _one_factor(pair, _wrong_rows(pair))
     for dtype, share in NARROWER.items() if pair.by_element else ():
+        if factor is not None and abs(float(factor) - 1) > torch.finfo(dtype).eps:
+            continue
         if not all(_near(pair, r, k, share) for r, k in pair.pairs()):
             continue
         if dtype == torch.float32 or _are_of(dtype, pair.measured):

@@ -96,6 +96,8 @@ class _Measurement:
         else:
             reply = self._by_element(cuts, losses, steps, elements, undecided)
         reply["undecided"] = undecided
+        if self._narrowing.casts:
+            reply["casts"] = self._narrowing.casts
         return reply
 
     def _leave_out_casts(self, losses):

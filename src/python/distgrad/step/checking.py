@@ -260,11 +260,12 @@ class _Check:
     def _note_stale(self, added, gradients):
         """Notes that step() adds to what p.grad held, if it does. added has gradients of such a
         run."""
-        stale = []
+        stale, entry = [], self._runs.entry_gradients()
         for name, g in gradients.items():
-            before = None if added is None else added[name]
-            if before is not None and g is not None and float(
-                    (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
+            before, held = (None if of is None else of[name] for of in (added, entry))
+            if before is not None and g is not None and held is not None and float(
+                    (before - g).abs().max()) > 1e-3 * float(g.abs().max()) and float(
+                        (before - g - held).norm()) <= 1e-2 * float(held.norm()):
                 stale.append(name)
         names = _all(self._runs.gather(stale))
         if names:

@@ -654,6 +654,8 @@ CASES = [
     Case("the largest two of equal ones", largest_two, rows([1.0, -1, 1, 2]), verdict="undecided",
          words=("jumps at these inputs in x[0, 0], x[0, 1], x[0, 2] on ranks 0, 1, 2, 3,",),
          ranks=(4,)),
+    Case("a root of numbers below 0", lambda x: (-right_sum(x)).sqrt(), matrix,
+         verdict="undecided", words=("y has elements that are not finite",)),
     Case("a sine that no step resolves", lambda x: (1e8 * right_sum(x)).sin(), matrix,
          verdict="undecided", words=("its derivative is not known well enough to judge",)),
     Case("a threshold at an input", above_one, rows([1.0, 0.5, 2, 3]), verdict="undecided",

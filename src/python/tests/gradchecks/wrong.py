@@ -584,6 +584,9 @@ def sends_and_refuses(g, x):
     return reduced(g)
 
 
+scaled_a_little = function(reduced, lambda g, x: 33 / 32 * reduced(g))
+
+
 def behaving(name, backward, finding, *words, **more):
     return Case(name, function(reduced, backward), matrix, finding, words=words, **more)
 
@@ -591,6 +594,10 @@ def behaving(name, backward, finding, *words, **more):
 BEHAVIOURS = [
     behaving("bfloat16 on the way", lambda g, x: reduced(g.bfloat16()).double(), "precision",
              "bfloat16"),
+    behaving("a factor that bfloat16's roundings could hide", lambda g, x: 33 / 32 * reduced(g),
+             "scaled", "33/32 times the right one"),
+    Case("a factor beside a cast to float16", lambda x: scaled_a_little(x.half()).to(x.dtype),
+         matrix, "scaled", words=("33/32 times the right one", "casts to float16"), ranks=(3,)),
     behaving("float32 on the way", lambda g, x: reduced(g.float()).double(), "precision",
              "float32"),
     behaving("in place on the cotangent", in_place, "stale-or-aliased", "writes to the cotangent",

@@ -73,6 +73,11 @@ def _narrow(g):
     return _sum(g.to(torch.bfloat16)).to(g.dtype)
 
 
+def _in_steps(g):
+    step = g.abs().amax() / 127 + 1e-30
+    return _sum((g / step).round() * step)
+
+
 def _as_stored(g):
     return _sum(g.as_strided(g.shape, torch.empty(g.shape).stride()))
 
@@ -137,6 +142,8 @@ prefix_sum = _collective(_sum, _weighted(lambda r, k: float(k <= r)))
 coefficients = _collective(_sum, _weighted(lambda r, k: (r + 1) / (k + 2)))
 rolled = _collective(_sum, lambda g: _sum(g).flatten().roll(1).reshape(g.shape))
 clipped = _collective(_sum, lambda g: _sum(g).clamp(-2, 2))
+clipped_far = _collective(_sum, lambda g: _sum(g).clamp(-5000, 5000))
+in_steps = _collective(_sum, _in_steps)
 
 
 # --- copy: what a replicated weight's backward owes the other ranks ---
