@@ -925,6 +925,7 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual(report["verdict"], "wrong", report["text"])
         self.assertEqual([w["kind"] for w in report["wrong"]], ["nondeterministic"])
         self.assertIn("something is kept from one run", " ".join(report["text"].split()))
+        self.assertNotIn("step() adds to it", report["text"])
         for name in ("rounded otherwise", "cancels out"):
             report = self.on_all_ranks(name)
             self.assertEqual(report["verdict"], "right", report["text"])

@@ -89,7 +89,8 @@ class _Check:
             report.undecide(f"the loss is {base}")
             return report
         changed = self._changed_gradients(before, again or gradients)
-        self._note_stale(again, gradients)
+        if not changed:  # Else what is kept from run to run may differ.
+            self._note_stale(again, gradients)
         del before, again  # These are as large as the parameters.
         known = pieces(runs.gather(described(runs.parameters, runs.model)), self._options.copies,
                        self._options.pieces)
@@ -260,12 +261,11 @@ class _Check:
     def _note_stale(self, added, gradients):
         """Notes that step() adds to what p.grad held, if it does. added has gradients of such a
         run."""
-        stale, entry = [], self._runs.entry_gradients()
+        stale = []
         for name, g in gradients.items():
-            before, held = (None if of is None else of[name] for of in (added, entry))
-            if before is not None and g is not None and held is not None and float(
-                    (before - g).abs().max()) > 1e-3 * float(g.abs().max()) and float(
-                        (before - g - held).norm()) <= 1e-2 * float(held.norm()):
+            before = None if added is None else added[name]
+            if before is not None and g is not None and float(
+                    (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
                 stale.append(name)
         names = _all(self._runs.gather(stale))
         if names:
