@@ -200,7 +200,7 @@ std::string advice_of(const ParameterResult& r) {
   if (r.explanation == Explanation::kClose && r.finding == "unexplained")
     return "It is not said by what: a small mistake (an epsilon, a few tokens, dropout) leaves "
            "such differences, and so does a run that computed in a shorter dtype (autocast, TF32, "
-           "a compressed all-reduce), which --dtype bfloat16, or --rtol, would say.";
+           "a compressed all-reduce). If that is meant, a larger rtol says so.";
   return r.finding == row.finding || r.finding.empty() ? std::string(row.meaning) : "";
 }
 

@@ -381,9 +381,9 @@ def _kind_text(kind, failure, are_several):
         return {"exception": "raised", "crash": "died"}[kind]
     inside = f" in {failure['collective']}" if failure["collective"] else ""
     finished = failure["finished"]
-    beside = (f", and {_who(finished)} {'has' if len(finished) == 1 else 'have'} finished"
-              if finished else "")
-    return f"not done after {failure['seconds']:.0f} s{beside}, but{inside} at"
+    beside = (f", when {_who(finished)} {'has' if len(finished) == 1 else 'have'} finished,"
+              if finished else ",")
+    return f"not done after {failure['seconds']:.0f} s{beside} but{inside} at"
 
 
 def _is_echo(failure):

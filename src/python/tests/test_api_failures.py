@@ -147,7 +147,7 @@ class Failures(unittest.TestCase):
         self.assertLess(failure["seconds"], 500)  # it was not waited for the end
         self.assertRegex(
             str(raised.exception),
-            r"rank 0 not done after \d+ s, and rank 1 has finished, but in all_reduce at:")
+            r"rank 0 not done after \d+ s, when rank 1 has finished, but in all_reduce at:")
 
     def test_a_crash(self):
         text = self.failing(one_dies)

@@ -320,7 +320,8 @@ class Judge:
             return self._undecide([key], "the loss has a kink here")
         factor = _common(found, again)
         said = found.values(key)
-        if factor is None and self._compare_with_known(key):
+        known = None if factor is not None else self._known_gradient([key], True)
+        if known is not None and self._compare_with_known(key, *known):
             return None
         if factor is None and found.ratio() is None and not self._is_resolved(found):
             return self._undecide([key], "it differs from the derivative by too little to be sure"
@@ -329,20 +330,17 @@ class Judge:
             factor = factor or 0.0
             return self._add(Finding(_kind_of([factor]), [self._name(key)],
                                      {rank: factor for rank in said}, keys=[key], said=said,
-                                     right=self._right(key),
+                                     right=known[0] if known else self._right(key),
                                      assumed=self._assumed_of(key, factor)))
         between = _between(found, again)
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
-                          between=between or (), is_no_multiple=between is None))
+                          right=known[0] if known else "", between=between or (),
+                          is_no_multiple=between is None))
         return None
 
-    def _compare_with_known(self, key):
-        """Adds a finding if a sum of what the ranks have is the derivative, and p.grad is clearly
-        off along all directions. Returns whether it did."""
-        known = self._known_gradient([key], True)
-        if known is None:
-            return False
-        words, measurements, values, others = known
+    def _compare_with_known(self, key, words, measurements, values, others):
+        """Adds a finding if p.grad is clearly off, along all directions, and `words` name what is
+        the derivative. Returns whether it did."""
         if not all(_is_off(m) and abs(v[key]) > m.resolution
                    for m, v in zip(measurements, values)):
             return False

@@ -101,7 +101,9 @@ class Where:
         if 1.5 < whole < 4096 and near(whole, round(whole)):
             self._lines.append(f"{text}: on average {factor:.4g} times as much.")
             return True
-        self._lines.append(f"{text}, {mean:.6g} on average: the loss departs.")
+        apart = (f"{mean:.6g} on average" if f"{mean:.6g}" != f"{truth:.6g}" else
+                 f"on average {mean - truth:.2g} more")
+        self._lines.append(f"{text}, {apart}: the loss departs.")
         return False
 
     def _judge_forward(self):
