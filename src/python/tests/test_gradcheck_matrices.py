@@ -133,7 +133,11 @@ class Formulas(unittest.TestCase):
 
     def test_fractions_are_not_0(self):
         self.assertEqual(as_fraction(1e-13, 1e-14), 1e-13)
-        self.assertEqual(as_fraction(0.2345, 0.8), 0.2345)
+        self.assertEqual(as_fraction(0.2345, 0.8), 0.2)
+
+    def test_factors_have_the_digits_that_are_known(self):
+        self.assertEqual(as_fraction(9.99998e-10, 1e-14), 1e-9)
+        self.assertEqual(as_fraction(1.0437268, 1e-6), 1.043727)
 
     def test_fractions(self):
         self.assertEqual(as_fraction(1 / 3, 1e-13), Fraction(1, 3))

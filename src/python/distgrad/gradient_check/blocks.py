@@ -119,12 +119,18 @@ def coefficient(block, base, room):
 
 def as_fraction(c, error):
     """Returns the fraction of small denominator that c is, or may be within `error` (relative to 1
-    or c); else c. The larger the error, the smaller the denominator must be, so that c is not near
-    a fraction by accident. It is never 0, as what c is the factor of would be, too."""
+    or c); else c, to the digits that are known. The larger the error, the smaller the denominator
+    must be, so that c is not near a fraction by accident. It is never 0, as what c is the factor of
+    would be, too."""
     near = Fraction(c).limit_denominator(_MOST_DENOMINATOR)
     if near and abs(float(near) - c) <= _EXACT * (1 + abs(c)):
         return near
     error *= 1 + abs(c)
     near = Fraction(c).limit_denominator(
         int(min(_MOST_DENOMINATOR, max(1.0, math.sqrt(0.01 / error)))))
-    return near if near and abs(float(near) - c) <= error else c
+    if near and abs(float(near) - c) <= error:
+        return near
+    if not c:
+        return c
+    digits = 1 + math.ceil(math.log10(0.5 / error) + math.floor(math.log10(abs(c))))
+    return float(f"{c:.{min(17, max(1, digits))}g}")

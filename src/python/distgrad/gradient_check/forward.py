@@ -27,6 +27,7 @@ _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
 _FINE_STEPS = (2.0**-26, 2.0**-34, 2.0**-42)
 _STEEP = 16  # Noise does not hide a slope that is so many times what was found, error included.
 _BENT = 0.1  # The slopes of a line differ by less than this part.
+_NEAR_PLACES = 2.0**-12  # Slopes of curves are alike at places this far from each other.
 _ROUGH = 1e-5  # More relative noise of the outputs than this means half precision inside.
 _GOOD = 1e-8  # An error of this part of the largest derivative is small enough.
 _KNOWN = 1e-4  # A derivative with a larger error than this counts as unknown.
@@ -86,7 +87,7 @@ class Measurement:
             rough = self._affine(relative) if relative > _ROUGH else found
             found = (rough if bool(rough.affine.all())
                      else self._by_differences(found.affine, noise, relative))
-            if relative > _ROUGH and self._is_a_curve(found):
+            if relative > _GOOD and self._is_a_curve(found):
                 found.open = torch.ones_like(found.open)
             else:
                 found.noise = relative
@@ -120,15 +121,25 @@ class Measurement:
                           torch.zeros_like(matrix, dtype=torch.bool), repeats=bool(same.all()))
 
     def _is_a_curve(self, found):
-        """Returns whether steps far below the noise follow lines much steeper than what was found:
-        then it is no noise, but a curve that larger steps do not resolve."""
-        along = torch.tensor([-1.0, 1, 2], dtype=torch.float64)
+        """Returns whether steps far below the noise follow lines, much steeper than what was found
+        or of other slopes nearby: then it is no noise, but a curve that larger steps do not
+        resolve."""
+        along = torch.tensor([0.0, -1, 1, 2], dtype=torch.float64)
+        places = torch.cat([torch.zeros(1, self._count, dtype=torch.float64),
+                            _NEAR_PLACES * _superpositions(self._sizes, dyadic=False)[:2]])
         room = _STEEP * (found.matrix.abs() + found.error) @ self._sizes
         for step in _FINE_STEPS:
-            values = self._values(torch.outer(along, self._signs() * self._sizes * step))
-            slopes = (values - self._base) / (along * step)[:, None]
-            is_line = ((slopes - slopes[0]).abs() <= _BENT * slopes[0].abs()).all(0)
-            if bool((is_line & (slopes[0].abs() > room)).any()):
+            moves = torch.outer(along, self._signs() * self._sizes * step)
+            values = self._values((places[:, None] + moves).flatten(0, 1)).unflatten(
+                0, (len(places), len(along)))
+            slopes = (values[:, 1:] - values[:, :1]) / (along[1:] * step)[None, :, None]
+            first = slopes[:, 0]
+            is_line = ((slopes - first[:, None]).abs() <= _BENT * first.abs()[:, None]).all(1)
+            is_line &= first.abs() * step > 2.0**-46 * self._base.abs()  # It shows in the digits.
+            is_steep = (is_line & (first.abs() > room)).any(0)
+            low, high = first.amin(0), first.amax(0)
+            turns = is_line.all(0) & (high - low > 4 * _BENT * torch.maximum(-low, high))
+            if bool((is_steep | turns).any()):
                 return True
         return False
 
