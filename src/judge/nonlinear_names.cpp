@@ -24,9 +24,10 @@ bool is_joint_response(const ComparedMaps& maps, ReduceOp op) {
           const std::vector<double>& next =
               maps.m.cotangents[k][static_cast<std::size_t>(ranks[i])];
           for (std::size_t e = 0; e < wanted.size(); ++e)
-            wanted[e] = op == ReduceOp::kProduct ? wanted[e] * next[e]
-                        : op == ReduceOp::kMax   ? std::max(wanted[e], next[e])
-                                                 : std::min(wanted[e], next[e]);
+            wanted[e] = op == ReduceOp::kProduct
+                            ? rounded_to(maps.m.program->dtype, wanted[e] * next[e])
+                        : op == ReduceOp::kMax ? std::max(wanted[e], next[e])
+                                               : std::min(wanted[e], next[e]);
           scale = std::max(scale, largest_magnitude(wanted));
         }
         const double room =
