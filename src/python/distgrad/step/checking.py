@@ -245,7 +245,7 @@ class _Check:
             if a is None or b is None:
                 return a is not b
             slack = _CHANGED if is_coarse or a.dtype in _COARSE else _SAME
-            # What cancels out to 0 over the ranks leaves other roundings each time.
+            # A sum over the ranks that cancels out to 0 has other roundings each time.
             left = _LEFT * torch.finfo(b.dtype).eps * largest
             return bool(torch.isfinite(b).all()) and float(
                 (b - a).norm()) > max(slack * float(b.norm()), left)

@@ -164,12 +164,13 @@ class Measuring:
         factor = first.measured / first.total() if first.total() else 0.0
         is_near = 0.5 < factor < 2
         factor = 1.0 if is_near else max(-1.0, min(1.0, factor))
-        found = [rise - factor * said for rise, said in
-                 (self._one_sided(keys, seed, few * self._eps) for seed in (101, 102, 103))]
-        typical = _typical(found)
+        seeds, size = (101, 102, 103), few * self._eps
+        found = [self._one_sided(keys, seed, size) for seed in seeds]
+        typical = _typical([rise - factor * said for rise, said in found])
         if not is_near:
-            typical = min(typical, _typical([self._uneven(keys, seed, few * self._eps)
-                                             for seed in (101, 102, 103)]))
+            back = [self._one_sided(keys, seed, -size)[0] for seed in seeds]
+            typical = min(typical, _typical([(rise + other) / 2
+                                             for (rise, _), other in zip(found, back)]))
         self.noise = max(self.noise, 2 * _SIZES[torch.float32][2] * self._loss_size(), 2 * typical)
 
     def _one_sided(self, keys, seed, size):
@@ -180,10 +181,6 @@ class Measuring:
         self._put_back(before)
         every = self.runs.gather(said)
         return loss - self.base, sum(sum(v) / len(v) for v in _by_key(every).values())
-
-    def _uneven(self, keys, seed, size):
-        """Returns by how much more the loss rises to both sides than a straight line."""
-        return sum(self._one_sided(keys, seed, sign * size)[0] for sign in (1, -1)) / 2
 
     # -- measurements
 
