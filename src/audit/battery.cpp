@@ -70,7 +70,18 @@ void add_groups(Maker& maker) {
   add_unequal(maker);
 }
 
+// One rank sends to all others, so that its gradient is a sum.
+void add_fan_out(Maker& maker) {
+  AuditProgram p = maker.base();
+  if (p.ranks < 3) return;
+  p.options["pairs"] = Json::array();
+  for (int r = 1; r < p.ranks; ++r) p.options["pairs"].push_back({0, r});
+  p.may_raise = true;
+  maker.add(Aspect::kRoot, "one-source-for-all", p);
+}
+
 void add_roots(Maker& maker) {
+  if (maker.traits().takes_pairs) add_fan_out(maker);
   if (!maker.traits().takes_root) return;
   for (int root = 1; root < maker.ranks(); root = std::max(root + 1, maker.ranks() - 1)) {
     AuditProgram p = maker.base();

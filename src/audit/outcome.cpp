@@ -60,7 +60,7 @@ Outcome outcome_of_error(const TrialResult& t) {
   // The simulation raised, so there was nothing to compare with.
   if (error.rank < 0) return Outcome::kRefused;
   if (error.in_backward) return Outcome::kFailsInBackward;
-  if (is_refused_by_gloo(t)) return Outcome::kRefused;
+  if (is_refused_by_gloo(t) || t.trial.may_raise) return Outcome::kRefused;
   return raised ? Outcome::kRaises : Outcome::kBreaks;
 }
 

@@ -131,6 +131,7 @@ Trial ProgramWriter::trial(Aspect aspect, const std::string& name, const AuditPr
   trial.program = name;
   trial.name = name + std::string(ending_of(loss, objective_));
   trial.is_uneven = p.is_uneven;
+  trial.may_raise = p.may_raise;
   trial.has_splits = p.options.contains("splits");
   trial.needs_all_reduce = loss == Trial::Loss::kOneLoss && !has_one_result(traits_.kind);
   trial.mode = p.mode;

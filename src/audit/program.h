@@ -30,6 +30,7 @@ struct AuditProgram {
   std::string one_loss;
   bool uses_operand = false;  // a rank's own values reach the loss in another way, too
   bool is_uneven = false;
+  bool may_raise = false;  // in forward: functions for rings alone do
   std::string dtype;
   std::string mode;  // of the subject
   // This is long since a torch custom operator's first call imports for seconds, on every rank.

@@ -6,7 +6,7 @@ namespace {
 constexpr AspectRow kAspects[] = {
     {"ranks", "1 to 5 ranks"},
     {"groups", "subgroups: blocks, strided, of unequal sizes, ranks out of order"},
-    {"root", "every root"},
+    {"root", "every root; for send_recv, one source for all ranks"},
     {"dim", "every dim"},
     {"dtype", "float32 and bfloat16"},
     {"shape", "scalars, empty, odd, large and, where allowed, uneven tensors"},

@@ -59,6 +59,7 @@ struct Trial {
   bool is_first = false;    // comes before all others: if it gives no result, none will
   bool is_uneven = false;   // pieces of different sizes
   bool has_splits = false;  // the call gives the sizes
+  bool may_raise = false;   // a function that raises or hangs in forward refuses this
   // Says that it has another all_reduce, whose backward must pass the cotangent on.
   bool needs_all_reduce = false;
   // Says that gradients are the same on all ranks, so that a backward that counts their norm once,

@@ -26,8 +26,12 @@ std::string joined(const Json& sentences) {
 }
 
 FindingName rule_of(const Json& wrong) {
-  if (wrong.at("kind") == "zero") return "no-gradient";
-  if (wrong.at("factors").empty()) return "other-gradient";
+  const auto kind = wrong.at("kind").get<std::string>();
+  if (kind == "zero") return "no-gradient";
+  if (kind == "nondeterministic") return "nondeterministic";
+  if (kind == "copies") return "unsynchronised";
+  // Clipping by another norm scales all gradients.
+  if (wrong.at("factors").empty() && kind != "clipping") return "other-gradient";
   return "scaled";
 }
 

@@ -79,8 +79,8 @@ class Pattern {
   std::string text() const {
     if (!fits_) return "";
     for (const auto& attempt :
-         {&Pattern::same, &Pattern::one, &Pattern::own_and_others, &Pattern::by_source,
-          &Pattern::up_to_own, &Pattern::by_row, &Pattern::around_own})
+         {&Pattern::same, &Pattern::of_one_rank, &Pattern::one, &Pattern::own_and_others,
+          &Pattern::by_source, &Pattern::up_to_own, &Pattern::by_row, &Pattern::around_own})
       if (std::string text = (this->*attempt)(); !text.empty()) return text;
     return "";
   }
@@ -116,6 +116,14 @@ class Pattern {
     if (view_.size < 2 || c == 0 || !all([&](std::size_t i, int k) { return number(i, k) == c; }))
       return "";
     return coefficient(c, true) + sum();
+  }
+
+  // If one rank alone gets anything, counting from its own place means nothing.
+  std::string of_one_rank() const {
+    const bool is_alone =
+        rows_.size() < view_.rows.size() &&
+        std::ranges::all_of(rows_, [&](const FormulaRow* row) { return row->rank == rank(0); });
+    return is_alone ? by_source() : "";
   }
 
   std::string one() const {

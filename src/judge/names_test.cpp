@@ -168,6 +168,16 @@ TEST(Names, OfABroadcast) {
               "x̄_0 = Σ_k ȳ_k, 0 on the other ranks");
 }
 
+TEST(Names, OfOneSourceForAllOtherRanks) {
+  MatrixWorld world(3, a_call(kSendRecv), {2}, {2},
+                    by_coefficients([](int r, int k) { return r == 0 && k > 0; }));
+  expect_each(
+      std::move(world),
+      {{"the last one's alone", by_coefficients([](int r, int k) { return r == 0 && k == 2; }),
+        "missing-reduction", "x̄_0 = ȳ_2, 0 on the other ranks"}},
+      "x̄_0 = Σ_{k≠0} ȳ_k, 0 on the other ranks");
+}
+
 // Where one number for each pair of pieces does not do, every element is written down.
 TEST(Names, OfElementsInAnotherOrder) {
   const Backward rolled = [](const Joint& y) {

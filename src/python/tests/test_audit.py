@@ -72,6 +72,14 @@ class Audit(unittest.TestCase):
         self.assertEqual(row["aspects"]["shape"]["state"], "WRONG")
         self.assertEqual(row["aspects"]["groups"]["state"], "ok")
 
+    def test_what_goes_to_several_ranks_is_added_up_unless_it_is_for_rings_alone(self):
+        for function, code, state in (("send", 0, "ok"), ("send_around", 0, "refused"),
+                                      ("send_around_and_wait", 0, "refused"),
+                                      ("send_and_keep_the_last_gradient", 1, "WRONG")):
+            got, row = audit(f"send_recv=python:{AUDITED}:{function}", *only())
+            self.assertEqual((got, row["wrong"], row["aspects"]["root"]["state"]),
+                             (code, code == 1, state), function)
+
     def test_a_wrong_line_shows_the_formula_of_a_case_that_fails(self):
         for function, formula in (("wrong_in_subgroups", "x̄_r = ȳ_r"),
                                   ("wrong_for_odd_shapes", "x̄_r = 5 Σ_k ȳ_k")):

@@ -448,6 +448,33 @@ class WithFactor(Model):
         return Factored.apply(super().forward(x), self.factor)
 
 
+OPTIMIZERS = {
+    "Adam": lambda model: torch.optim.Adam(model.parameters(), 1e-2),
+    "a rate of its own": lambda model: torch.optim.SGD(model.parameters(),
+                                                       1e-2 * (1 + dist.get_rank())),
+    "moments of its own": lambda model: torch.optim.Adam(model.parameters(), 1e-2)}
+
+
+def under_an_optimizer(name):
+    """Returns what was found after a step of training, and whether all was put back."""
+    model = Model().double()
+    optimizer, step = OPTIMIZERS[name](model), averaged(model)
+    if name != "a rate of its own":
+        step()
+        optimizer.step()
+    if name == "moments of its own":
+        optimizer.state[model.second.bias]["exp_avg"] *= 1 + dist.get_rank()
+
+    def state():
+        return [str(optimizer.state_dict()), *(p.detach().clone() for p in model.parameters())]
+
+    before = state()
+    report = asked(model, step, optimizer=optimizer)
+    after = state()
+    report["is back"] = before[0] == after[0] and all(map(torch.equal, before[1:], after[1:]))
+    return report
+
+
 def asked(model, step, objective="mean", **more):
     report = distgrad.check_gradients(model, step, objective, raise_exception=False, **more)
     return {**report.to_dict(), "text": str(report)}
@@ -544,6 +571,7 @@ def everything():
     found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
     found["rounded"] = asked(model, averaged(model, change=rounded_to_float16))
     found["optimizer"] = asked(m := Model().double(), averaged(m, change=updated))
+    found["optimizers"] = {name: under_an_optimizer(name) for name in OPTIMIZERS}
     found["disputed"] = asked(*student())
     found["not raised"] = raised(distgrad.check_gradients, *student())
     found["strict"] = raised(distgrad.check_gradients, *student(), strict=True)
@@ -564,6 +592,7 @@ def everything():
     found["in trainers"], found["in wrong trainers"] = in_trainers(1), in_trainers(2)
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
+           "no optimizer": lambda: distgrad.check_gradients(model, averaged(model), optimizer=3),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
            "no step": lambda: distgrad.check_gradients(model, 3),
            "no objective": lambda: distgrad.check_gradients(model, averaged(model), "avg"),
@@ -994,6 +1023,20 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("optimizer")
         self.assertEqual(report["verdict"], "undecided")
         self.assertIn("step() writes to parameters", report["reason"])
+
+    def test_copies_that_the_optimizer_makes_different_are_wrong(self):
+        for found in self.found:
+            reports = found["optimizers"]
+            self.assertTrue(all(report["is back"] for report in reports.values()))
+            self.assertEqual(reports["Adam"]["verdict"], "right", reports["Adam"]["text"])
+            # A bias before a norm has no gradient.
+            moved = [name for name in reports["Adam"]["parameters"] if name != "first.bias"]
+            for name, parameters in (("a rate of its own", moved),
+                                     ("moments of its own", ["second.bias"])):
+                wrong, = reports[name]["wrong"]
+                self.assertEqual((wrong["kind"], wrong["parameters"]), ("copies", parameters))
+                self.assertIn(f"6 gradients, all right, and {len(parameters)} parameter",
+                              reports[name]["text"])
 
     def test_gradients_that_are_added_to_are_noted(self):
         report = self.on_all_ranks("not cleared")

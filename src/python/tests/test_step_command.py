@@ -74,6 +74,20 @@ def detaches(rank):
     return model, step
 
 
+def keeps(rank):
+    model, step = cut(rank, 1)
+    runs = []
+
+    def keeping():
+        loss = step()
+        runs.append(1)
+        for p in model.parameters():
+            p.grad *= len(runs)
+        return loss
+
+    return model, keeping
+
+
 def no_pair():
     return nn.Linear(2, 2)
 
@@ -146,6 +160,12 @@ class StepCommand(unittest.TestCase):
         self.assertIn("backward departs here: the cotangent is 2 times the right one", page)
         self.assertIn("steps.py:doubled --ranks 3", page, "what the user ran")
         self.assertIn("3 not as expected, of 5 parameters", files["markdown"].read_text())
+
+    def test_what_is_kept_from_run_to_run_has_its_own_name(self):
+        done = self.step("keeps", "--objective", "replicated", "--sarif", "step.sarif")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        results = json.loads((self.folder / "step.sarif").read_text())["runs"][0]["results"]
+        self.assertEqual({result["ruleId"] for result in results}, {"nondeterministic"})
 
     def test_beside_a_single_run(self):
         done = self.step("gradients", "--single", "single", "--junit",

@@ -12,6 +12,7 @@ def check_gradients(
     copies=(),
     pieces=(),
     detached=(),
+    optimizer=None,
     scale=1.0,
     strict=False,
     search_s=60,
@@ -38,6 +39,8 @@ def check_gradients(
         have under different names: "embedding.weight=head.weight".
     detached: lines of step()'s code, as the report names them, where what is detached is a constant
         on purpose: ("byol.py:12",); True: wherever it is.
+    optimizer: a torch.optim.Optimizer, whose step() is run once and taken back: copies that are
+        equal before it are to be equal after it.
     scale: what p.grad is to be times the derivative: a loss scale that is taken out later.
     search_s: seconds after which no further parameters are told apart once something is wrong;
         timeout_s: seconds for one run of step().
@@ -67,9 +70,13 @@ def check_gradients(
     if objective not in OBJECTIVES and not callable(objective):
         raise ValueError(f"objective is to be one of {', '.join(OBJECTIVES)}, or a function of all"
                          f" ranks' losses, not {objective!r}")
+    if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer)):
+        raise TypeError("optimizer is to be a torch.optim.Optimizer, not a"
+                        f" {type(optimizer).__name__}")
     _check_group(group, timeout_s)
     options = Options(objective, _names(copies), _names(pieces),
-                      detached if detached is True else _names(detached), float(scale), search_s)
+                      detached if detached is True else _names(detached), float(scale), search_s,
+                      optimizer)
     team = Team(group, timeout_s)
     try:
         with team:

@@ -15,6 +15,7 @@ from .errors import StepError
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge, with_constants
 from .measuring import Measuring
+from .optimizing import parted
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
@@ -41,6 +42,7 @@ class Options:
     detached: Union[bool, tuple] = ()
     scale: float = 1.0
     search_s: float = 60.0
+    optimizer: Union[torch.optim.Optimizer, None] = None
 
 
 def check(model, step, options, team):
@@ -140,6 +142,8 @@ class _Check:
         self._note_blind(judgement, measuring)
         if report.verdict == "right":
             self._note_same_data(report, known)
+            if self._options.optimizer is not None:
+                self._judge_optimizer(report, known)
         report.dtype = str(measuring.dtype).removeprefix("torch.")
         report.notes += self._notes
         report.runs, report.seconds = runs.count, runs.seconds
@@ -446,6 +450,17 @@ class _Check:
         elif is_right:
             self._notes.append(f"{every[0][0][2]} saw the right norm; its factor is left out of"
                                " what is said of gradients here")
+
+    def _judge_optimizer(self, report, known):
+        """Reports copies that optimizer.step() makes different, from gradients that are equal."""
+        found = parted(self._options.optimizer, self._runs, known)
+        if names := [name for name, is_equal in found.items() if is_equal]:
+            report.wrong.append(Wrong("copies", names, {}, [
+                "The copies are equal before optimizer.step(), and so are their gradients, and"
+                " after it the copies differ."]))
+        if names := [name for name, is_equal in found.items() if not is_equal]:
+            self._notes.append(f"the copies of {_some(names)} are equal before optimizer.step() and"
+                               " not after it: their gradients are not equal bit for bit")
 
     def _unique_norm(self, known, gradients):
         """Returns the 2-norm of the gradients of these pieces, each counted once."""

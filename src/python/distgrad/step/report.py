@@ -126,6 +126,9 @@ class GradientsReport:
                             f" {'is' if len(bad) == 1 else 'are'} wrong",
                    "disputed": f"{len(self.disputed)} of {count(total, 'gradient')} disputed"
                   }[self.verdict]
+        if self.wrong and all(wrong.kind == "copies" for wrong in self.wrong):
+            verdict = (f"{count(total, 'gradient')}, all right, and {count(len(bad), 'parameter')}"
+                       " with copies that differ after optimizer.step()")
         if self.verdict == "right" and (open_ := len({*self.undecided, *self.too_small})):
             verdict = f"{total - open_} of {count(total, 'gradient')} right, {open_} not decided"
         what = _OBJECTIVES.get(self.objective, self.objective)

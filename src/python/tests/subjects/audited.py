@@ -427,3 +427,52 @@ def sum_into_one_buffer(x, group=None):
 
 def sum_over_one_buffer(x, group=None):
     return _SumIntoOneBuffer.apply(x, group, True)
+
+
+def _moved(x, pairs, add):
+    """What this rank's sources send it, added up or the last one's."""
+    rank, x = dist.get_rank(), x.contiguous()
+    y = torch.zeros_like(x)
+    sent = [dist.isend(x, to) for source, to in pairs if source == rank != to]
+    for source, to in pairs:
+        if to != rank:
+            continue
+        piece = x.clone()
+        if source != rank:
+            dist.recv(piece, source)
+        y = y + piece if add else piece
+    for work in sent:
+        work.wait()
+    return y
+
+
+class _Send(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, pairs, adds):
+        ctx.given = [(to, source) for source, to in pairs], adds
+        return _moved(x, pairs, False)
+
+    @staticmethod
+    def backward(ctx, g):
+        return _moved(g, *ctx.given), None, None
+
+
+def send(x, pairs):
+    return _Send.apply(x, pairs, True)
+
+
+def send_and_keep_the_last_gradient(x, pairs):
+    return _Send.apply(x, pairs, False)
+
+
+def send_around(x, pairs):
+    to = dict(pairs)
+    assert len(to) == len(pairs)
+    return _Send.apply(x, list(to.items()), True)
+
+
+def send_around_and_wait(x, pairs):
+    """What no other rank is told to send is waited for."""
+    to = dict(pairs)
+    mine = [(s, t) for s, t in pairs if to[s] == t or t == dist.get_rank()]
+    return _Send.apply(x, mine, True)

@@ -1,0 +1,66 @@
+"""Finds copies of parameters that optimizer.step() makes different."""
+
+import copy
+
+import torch
+
+from .measuring import dot, number
+from .variables import digest, local_of
+
+_DRIFT = 1e-3  # Copies differ if they are farther apart than this part of their move.
+
+
+def parted(optimizer, runs, known):
+    """Returns {name: whether the gradients of its copies are equal bit for bit} of the pieces in
+    `known` whose copies are equal, and are not after a run of the step and of optimizer.step().
+    Leaves optimizer and parameters as they were."""
+    runs.run()
+    own = {name: local_of(p.detach()) for name, p in runs.parameters.items()}
+    before = {name: x.clone() for name, x in own.items()}
+    gradients = {name: g if g is None else digest(g) for name, g in runs.found_gradients().items()}
+    put_back = _state_of(optimizer)
+    try:
+        runs.once(optimizer.step)
+        runs.count -= 1  # It counts runs of the step.
+        row = {name: (gradients[name], digest(x), *_move(name, x, before[name]))
+               for name, x in own.items()}
+    finally:
+        put_back()
+        with torch.no_grad():
+            for name, x in own.items():
+                x.copy_(before[name])
+    every, found = runs.gather(row), {}
+    for piece in known:
+        if piece.digest and len(piece.holders) > 1:
+            rows = [every[rank][piece.name] for rank in piece.holders]
+            if len({at for _, at, *_ in rows}) > 1 and any(
+                    abs(along - rows[0][2]) > _DRIFT * max(size, rows[0][3])
+                    for *_, along, size in rows):
+                found[piece.name] = len({g for g, *_ in rows}) == 1
+    return found
+
+
+def _move(name, x, before):
+    """Returns how far x moved along a random direction, the same on all ranks, and in all."""
+    move = x.to(torch.complex128 if x.is_complex() else torch.float64) - before
+    generator = torch.Generator().manual_seed(number(name, 0))
+    along = torch.randn(x.shape, generator=generator, dtype=move.dtype).to(x.device)
+    return dot(along, move), float(move.norm())
+
+
+def _state_of(optimizer):
+    """Returns a function that gives a torch.optim.Optimizer the state that it has now."""
+    inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer has this.
+    states = [(o, [(p, copy.deepcopy(kept)) for p, kept in o.state.items()],
+               [{key: kept for key, kept in group.items() if key != "params"}
+                for group in o.param_groups])
+              for o in (optimizer, inner) if isinstance(o, torch.optim.Optimizer)]
+
+    def put_back():
+        for o, state, groups in states:
+            o.state.clear()
+            o.state.update(state)
+            for group, kept in zip(o.param_groups, groups):
+                group.update(kept)
+
+    return put_back
