@@ -344,8 +344,8 @@ std::optional<Finding> stale_finding(const Evidence& evidence) {
       ranks,
       {},
       fmt::format("There is NaN {} where the truth is a number. New memory is filled with "
-                  "NaN in these runs, so most likely a buffer is read that was never "
-                  "written (or a value was divided by zero on the way).",
+                  "NaN in these runs: a buffer is read that was never written, or a NaN is "
+                  "computed, as 0/0 is.",
                   on_ranks(ranks, evidence.program().world_size))};
 }
 

@@ -75,8 +75,8 @@ bool has_nan(const Measurement& m) {
 
 const BackwardFinding kUnwritten = {
     "stale-or-aliased",
-    "gave NaN where a number is right. New memory is filled with NaN in these runs, so most likely "
-    "a buffer is read that was never written.",
+    "gave NaN where a number is right. New memory is filled with NaN in these runs: a buffer is "
+    "read that was never written, or a NaN is computed, as 0/0 is.",
     "", "", "Fill the buffer, or wait for what fills it, before it is read."};
 
 // Returns true if the columns are right, but not those of joint cotangents or of more bits.

@@ -1,5 +1,4 @@
 // Describes the floating-point formats of a case, and what one rounding costs in them.
-// docs/tolerance.md, "Formats".
 #pragma once
 
 #include <c10/core/ScalarType.h>
