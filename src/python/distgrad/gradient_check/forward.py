@@ -21,8 +21,13 @@ _SUPERPOSITIONS = 4
 # sin(2^n pi x), by which positions are encoded, would seem constant.
 _SMOOTH = 0.0037
 _QUICK = 2.0**-17  # This single step is enough if combinations confirm its slopes.
-_NEARER = (2.0**-16, 2.0**-24)  # These steps are tried where a larger one may cross a kink.
+# These steps are tried where a larger one may cross a kink, or does not resolve a wave.
+_NEARER = (2.0**-16, 2.0**-24, 2.0**-30)
 _NOISE_STEPS = (2.0**-6, 2.0**-11, 2.0**-16)
+_REFUTES = 4  # Slopes that differ by so many times their errors are not the same.
+_CURVE_STEPS = (2.0**-21, 2.0**-26)
+_FALLS = 64  # A smaller step shows so many times less of a curve.
+_MAY_BE_A_CURVE = 1e-10  # Noise that is more, relative to the outputs, may be a fast wave.
 # These steps resolve a curve that larger ones take for noise.
 _FINE_STEPS = (2.0**-26, 2.0**-34, 2.0**-42)
 _STEEP = 16  # Noise does not hide a slope that is so many times what was found, error included.
@@ -87,7 +92,7 @@ class Measurement:
             rough = self._affine(relative) if relative > _ROUGH else found
             found = (rough if bool(rough.affine.all())
                      else self._by_differences(found.affine, noise, relative))
-            if relative > _GOOD and self._is_a_curve(found):
+            if relative > _MAY_BE_A_CURVE and self._is_a_curve(found):
                 found.open = torch.ones_like(found.open)
             else:
                 found.noise = relative
@@ -332,24 +337,27 @@ class Measurement:
         """Returns by output coordinate how far values are off a smooth curve, and their size; and
         the largest ratio of both. It takes sixth differences along one direction, to one side of
         the inputs, which may have a kink or a jump. Steps are ninths, which no dtype holds exactly,
-        of three sizes, as roundings may cancel out at one."""
-        moves = torch.cat([torch.outer(torch.arange(1.0, 10.0, dtype=torch.float64) / 9,
-                                       self._signs() * self._sizes * step)
-                           for step in _NOISE_STEPS])
-        values = self._values(moves).reshape(len(_NOISE_STEPS), 9, -1)
-        binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
-        found = []
-        for nine in values:
-            sixth = (nine.unfold(0, 7, 1) @ binomial).abs().amax(0) / 924**0.5
-            # If hardly any value changes, the steps are within one rounding of a narrow dtype.
-            changes = (nine.diff(dim=0) != 0).sum(0) >= 5
-            found.append(torch.where(changes, sixth, torch.full_like(sixth, float("inf"))))
-        least = torch.stack(found).amin(0)
-        noise = self._by_span(torch.where(least.isfinite(), least, torch.zeros_like(least)))
-        shares = torch.stack([off / self._size_of(nine).clamp_min(1e-300)
-                              for off, nine in zip(found, values)]).amin(0)
-        share = float(torch.where(shares.isfinite(), shares, torch.zeros_like(shares)).max())
+        of three sizes, as roundings may cancel out at one. Smaller ones follow while they show much
+        less, as noise does not depend on the step, and a curve does."""
+        values = self._nines(_NOISE_STEPS)
+        found = list(map(_sixth_differences, values))
+        shares = [off / self._size_of(nine).clamp_min(1e-300) for off, nine in zip(found, values)]
+        for step in _CURVE_STEPS:
+            before, last = (_finite(x).max() for x in shares[-2:])
+            if last < QUIET or last * _FALLS > before:
+                break
+            values = torch.cat([values, self._nines((step,))])
+            found.append(_sixth_differences(values[-1]))
+            shares.append(found[-1] / self._size_of(values[-1]).clamp_min(1e-300))
+        noise = self._by_span(_finite(torch.stack(found).amin(0)))
+        share = float(_finite(torch.stack(shares).amin(0)).max())
         return noise, self._size_of(torch.cat([self._base[None], *values])), share
+
+    def _nines(self, steps):
+        """Returns [step, move, output]: the outputs at nine moves in each step."""
+        moves = torch.cat([torch.outer(torch.arange(1.0, 10.0, dtype=torch.float64) / 9,
+                                       self._signs() * self._sizes * step) for step in steps])
+        return self._values(moves).reshape(len(steps), 9, -1)
 
     def _signs(self):
         """Returns a sign of each coordinate, the same ones each time."""
@@ -462,14 +470,31 @@ class _Slopes:
         return (off > share * largest + 2 * self.floor) | self.kinks() | ~self.value.isfinite()
 
     def take_better(self, other, columns):
+        """Takes slopes of smaller steps where their error is less, or where they refute those that
+        there are: the differences of three large steps may agree by chance."""
         better = torch.zeros_like(self.value, dtype=torch.bool)
-        here = (other.error < self.error[:, columns]
-               ) | ~self.error[:, columns].isfinite() | self.kinks()[:, columns]
+        own = self.error[:, columns]
+        is_other = (other.value - self.value[:, columns]).abs() > _REFUTES * (own + other.error)
+        here = (other.error < own) | is_other | ~own.isfinite() | self.kinks()[:, columns]
         better[:, columns] = here & other.value.isfinite()
         for name in ("value", "error", "floor", "below", "above", "_gap_far", "_gap_near"):
             wide = getattr(self, name).clone()
             wide[:, columns] = getattr(other, name)
             setattr(self, name, torch.where(better, wide, getattr(self, name)))
+
+
+def _sixth_differences(nine):
+    """Returns how far outputs at nine evenly spaced moves are off a smooth curve, infinite where
+    hardly any changes: the moves are within one rounding of a narrow dtype."""
+    binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
+    off = (nine.unfold(0, 7, 1) @ binomial).abs().amax(0) / 924**0.5
+    changes = (nine.diff(dim=0) != 0).sum(0) >= 5
+    return torch.where(changes, off, torch.full_like(off, float("inf")))
+
+
+def _finite(x):
+    """Replaces by 0 what is not finite."""
+    return torch.where(x.isfinite(), x, torch.zeros_like(x))
 
 
 def _still_grow(slopes, room):
