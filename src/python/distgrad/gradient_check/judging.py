@@ -19,6 +19,7 @@ from .report import Dispute, Finding
 _SCATTER = 4  # A gradient may be off by this many times what the worst of a few roundings moves.
 _NO_SHARE, _MOST_SHARES = 1e-6, 12
 _MOST_DETAILS = 3
+_NOISY, _HIDES = 1e-8, 0.1  # shares of outputs, and of a gradient
 _ALONE = 1e-6  # The error of one element alone leaves no larger share in other directions.
 _LEAST_DIRECTIONS = 4  # Fewer random directions do not tell an element from the others.
 _FACTORS = (2, 0.5, -1)  # These are tried if all elements are tied.
@@ -47,11 +48,11 @@ class Judgement:
     map. is_known says that the derivative is a wider dtype's. accused limits findings to these
     pairs (input, output), if not None. derivative_name is used in formulas. convention says which
     gradients are right (None: those of the sum of all ranks' own losses). unlike names outputs that
-    differ between ranks."""
+    differ between ranks. With is_narrow, roundings are measured before anything is called wrong."""
 
     def __init__(self, inputs, outputs, derivative, backward, rtol, values, dtype, scatter=None,
                  is_known=False, accused=None, derivative_name="J", convention=None,
-                 unlike=()):
+                 unlike=(), is_narrow=False):
         self._inputs, self._outputs = inputs, outputs
         self._backward = backward
         self._rtol, self._values, self._scatter, self._is_known = rtol, values, scatter, is_known
@@ -61,7 +62,7 @@ class Judgement:
         self.is_of_maps = False  # It is true if a finding says that the measured map is wrong.
         self._ranks = len(inputs.tensors)
         self._accused, self._letter = accused, derivative_name
-        self._convention, self._unlike = convention, unlike
+        self._convention, self._unlike, self._is_narrow = convention, unlike, is_narrow
         self.wrong = {}  # (input, output) -> Finding, of pairs that are wrong
         self.zero = set()  # (input, output) whose right gradient is 0
         self.excused = []  # Texts name the pairs that are wrong but not accused.
@@ -92,6 +93,14 @@ class Judgement:
         elif not unsteady:
             self._judge_nonlinear()
         return self
+
+    def is_coarse(self):
+        """Returns whether noise of the forward hides the derivative of some output by some input,
+        beside which even a zero gradient would seem right."""
+        if self.derivative.noise < _NOISY:
+            return False
+        error, size = self.derivative.error.T.nan_to_num(posinf=0), self.gradient.abs()
+        return bool((self._largest_in_pairs(error) > _HIDES * self._largest_in_pairs(size)).any())
 
     # -- pairs
 
@@ -401,9 +410,14 @@ class Judgement:
         return right + 0 * self._backward.matrix.nan_to_num(posinf=0, neginf=0)
 
     def _rounding(self):
-        """Returns what rounding may do to elements, relative to the largest of row and column."""
+        """Returns what rounding may do to elements, relative to the largest of row and column. In a
+        narrow dtype another input's large gradient would hide all of a small one, so that its own
+        count alone, and roundings are measured if that is not enough."""
         right = self._right_sizes()
-        rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
+        rows = _largest(right, self._inputs, 0)
+        if self._is_narrow:
+            return self._rtol * torch.maximum(rows, self._largest_in_pairs(right))
+        columns = _largest(right, self._outputs, 1)
         size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
         return self._rtol * size
 
@@ -625,6 +639,8 @@ def _right_for(by_input):
         if any(loss + COPIED not in by_input[x] for x in copied):
             continue
         own = [x for x, names in by_input.items() if loss + COPIED not in names]
+        if not copied and loss not in _OBJECTIVES:  # the default, by which something is wrong
+            continue
         which = (f"the inputs {', '.join(copied)} that are each" if len(copied) > 1 else
                  f"the input {', '.join(copied)} that is")
         texts.append(_OBJECTIVES[loss + COPIED if copied else loss].format(

@@ -236,7 +236,8 @@ class Check:
         judgements = self._judgements(has_wide)
         is_wide = has_wide or all(i["dtype"] == torch.float64 for on_rank in self._inputs
                                   for i in on_rank)
-        if not is_wide or self._session.broken_by or not any(j.findings for j in judgements):
+        is_known = not any(j.findings or j.is_coarse() for j in judgements)
+        if not is_wide or self._session.broken_by or is_known:
             return judgements
         # A value that is cast to a narrower dtype changes in steps: differences fail there.
         if has_wide:
@@ -245,6 +246,8 @@ class Check:
         if not places:
             return judgements
         told = f"The function casts to {', '.join(places[:_MOST_NAMED])}"
+        if not is_possible and not any(j.findings for j in judgements):
+            return judgements
         if not is_possible:
             self._note(f"{told}, and does not run without that: its derivative is not known well"
                        " enough to judge.")
@@ -299,7 +302,8 @@ class Check:
                  ] if dtype is None else [dtype]
         eps = max(torch.finfo(d).eps for d in dtypes)
         returned = self._dtypes[dtype]
-        computed = max([eps] + [torch.finfo(d).eps for d in returned if dtype is not None])
+        is_cast = dtype is not None and not self._casts  # and no cast is left out
+        computed = max([eps] + [torch.finfo(d).eps for d in returned if is_cast])
         forwards = forward.Measurement(self._session.move, sizes, _spans(outputs),
                                        _same_elements(inputs), _same_elements(outputs),
                                        _of_ranks(inputs), self._ties(inputs), computed)
@@ -311,11 +315,13 @@ class Check:
         measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
 
+        def is_narrow():
+            return max(torch.finfo(d).eps for d in used) > _NARROW and self._options.rtol is None
+
         def judge(scatter=None, of=None, **more):
             return Judgement(inputs, outputs, of or derivative, measured, rtol, self._values(),
                              name, scatter, not is_new, convention=self._convention,
-                             unlike=self._unlike(),
-                             **more).run()
+                             unlike=self._unlike(), is_narrow=is_narrow(), **more).run()
 
         judgement, scatter = judge(), None
         stirred = (forwards.stirred(derivative, measured.matrix)
@@ -329,12 +335,10 @@ class Check:
             used += given
             measurement, measured, rtol = self._measured(used, is_first)
             judgement = judge()
-        rounding = max(torch.finfo(d).eps for d in used)
-        is_narrow = rounding > _NARROW and self._options.rtol is None
-        if judgement.findings and is_narrow and not self._session.broken_by:
+        if judgement.findings and is_narrow() and not self._session.broken_by:
             # A badly conditioned gradient is off by more than any fixed tolerance, so it is held to
             # what roundings move it by.
-            scatter = measurement.scatter(measured, rounding)
+            scatter = measurement.scatter(measured, max(torch.finfo(d).eps for d in used))
             judgement = judge(scatter)
             share = _share(scatter, measured.matrix)
             much = f"up to {share:.1%}" if share >= 1e-3 else "less than 0.1%"
