@@ -152,6 +152,8 @@ Array bounds_of(const Slack& slack, bool exact_factors, const Combined& c,
     bounds[i] =
         slack(value, exact_factors, magnitude, largest,
               declared.bounds ? times * (*declared.bounds)[static_cast<std::int64_t>(i)] : 0);
+    // What is zero is right for no objective under which something is not.
+    if (std::isfinite(bounds[i])) bounds[i] = std::min(bounds[i], largest / 2);
   }
   return Array(c.value->shape(), std::move(bounds));
 }

@@ -64,7 +64,7 @@ WRONG = ["identity_backward", "own_slice", "in_place", "simcse", "summed_twice",
          "identity_beside_relu_at_zero", "identity_beside_a_hook",
          "identity_beside_a_function_and_a_look", "reducing_hook_that_averages",
          "identity_in_float32", "identity_before_a_norm_in_float32", "identity_through_bfloat16",
-         "identity_that_asks_for_float32"]
+         "identity_that_asks_for_float32", "identity_beside_more_in_bfloat16"]
 
 
 def scenario(call, simulate=None, inputs=INPUTS, loss="(y * y).sum()", **more):
@@ -140,6 +140,15 @@ class Calls(unittest.TestCase):
         # Held against what the user means: the straight-through gradient, of which this is a half.
         self.assertAlmostEqual(
             cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
+
+    def test_no_gradient_passes_for_roundings_of_many_steps_and_ranks(self):
+        case = scenario("python:wrong.py:nothing_through_bfloat16", world_size=4,
+                        inputs={"x": {"random": {"shape": [3], "kind": "normal"}}, "w": 1.0})
+        case["steps"][:0] = [{f"t{i}": "x * 1"} for i in range(14)]
+        self.write("nothing", case)
+        _, cases, output = self.run_all()
+        self.assertEqual(cases["nothing"]["verdict"], "mismatch", output)
+        self.assertNotIn(True, cases["nothing"]["gradients"]["x"]["matches"].values())
 
     def test_cotangents_in_another_dtype_are_named_where_the_numbers_show_it(self):
         inputs = {"x": {"by_rank": [[1.1, 2.3, 0.77], [0.3, 0.71, 1.9]]},

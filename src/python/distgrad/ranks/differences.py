@@ -18,7 +18,7 @@ from .collectives.exchange import gathered, gathered_shapes, gathered_uneven, su
 from .cuts import Cuts
 from .narrowing import Narrowing
 from .plan import InvalidAt
-from .rounding import RUNS, Rounding, Spread, bound_of, roundoff
+from .rounding import RUNS, Rounding, Spread, bound_of, roundoff, unmoved
 from .slopes import LARGE_STEPS, STEPS, Slope, weighted
 from .values import held_of, is_local, leaf_of
 
@@ -450,8 +450,12 @@ class _Measurement:
             apart = self._on_leaves([torch.where(x.isfinite() & y.isfinite(), (x - y).abs(),
                                                  torch.zeros_like(x)) for x, y in zip(here, plain)])
             gradient_spread = torch.maximum(gradient_spread, apart)
-        roundings = len(losses) + len(self._case.program["steps"]) + 1
-        bounds, decided = bound_of(gradient_spread, gradient, dtype, roundings)
+        roundings = unmoved(self._case.program)
+        sizes = [sum(torch.Size(shape).numel() for shape in self._parts(item))
+                 for item in self._items] or [0]
+        bounds, decided = map(torch.cat, zip(*(
+            bound_of(s, x, dtype, roundings)
+            for s, x in zip(gradient_spread.split(sizes), gradient.split(sizes)))))
         forward = [bound_of(s, x, dtype, roundings)[0] for s, x in zip(spread.raw(), flat)]
         by_step, at = [], 1
         for values in steps:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map
 
 RUNS = 4
 _MARGIN = 16
+_MOST = 0.25  # A floor above this part of the largest element would hide another sum.
 _ROUNDOFFS = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11,
               "float8_e4m3fn": 2.0**-4, "float8_e4m3fnuz": 2.0**-4, "float8_e5m2": 2.0**-3,
               "float8_e5m2fnuz": 2.0**-3, "float8_e8m0fnu": 2.0**-1}
@@ -148,15 +149,21 @@ class Spread:
         return self._spread
 
 
+def unmoved(program):
+    """Returns how many roundings a value of the program may get that the runs do not move: those of
+    sums over the ranks, in steps that communicate, and one more."""
+    return program["world_size"] + sum("expr" not in step for step in program["steps"]) + 1
+
+
 def bound_of(spread, value, dtype, roundings):
     """Returns the bound of each element, and a mask of elements that have none because rounding
     decides them.
 
-    `roundings` counts operations that the runs do not move, such as sums over the ranks.
+    `roundings` is unmoved() of the program.
     """
     unit = _ROUNDOFFS[dtype]
     largest = float(value.abs().nan_to_num(posinf=0).max()) if value.numel() else 0.0
-    floor = _MARGIN * roundings * unit * largest
+    floor = min(_MARGIN * roundings * unit, _MOST) * largest
     decided = spread > _DECIDES[dtype] * largest
     bound = torch.where(decided, torch.zeros_like(spread), _MARGIN * spread) + floor
     return bound.nan_to_num(nan=floor, posinf=floor), decided

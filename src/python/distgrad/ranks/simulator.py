@@ -17,7 +17,7 @@ from .built_in import joint
 from .language import Expression, InvalidExpression
 from .narrowing import Narrowing
 from .plan import InvalidAt, Plan, call_of
-from .rounding import RUNS, Rounding, Spread, bound_of
+from .rounding import RUNS, Rounding, Spread, bound_of, unmoved
 from .runner import message_of
 from .values import held_of, is_local, leaf_of, rank_names, size_names
 
@@ -196,7 +196,7 @@ class _Simulation:
                 rows = self._gradients(again, self._rows[0], self._wanted())
             spread.add([x.detach()
                         for x in [*again, *(x for _, values in told_again for x in values)]] + rows)
-        roundings = self._size + len(self._program["steps"]) + 1
+        roundings = unmoved(self._program)
         bounds, decided = zip(
             *(bound_of(s, x, dtype, roundings) for s, x in zip(spread.raw(), plain)))
         forward, at = iter(bounds), len(flat)

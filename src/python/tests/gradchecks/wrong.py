@@ -162,6 +162,9 @@ SUMS = [
     Case("a two-thousandth more of a steep function",
          lambda x: torch.sin(300 * function(reduced, lambda g, x: 1.0005 * reduced(g))(x)), matrix,
          "scaled", words=("1.0005 times the right one",)),
+    Case("twice of a sine of a slope of 6,000",
+         lambda x: torch.sin(6000 * function(reduced, lambda g, x: 2 * reduced(g))(x)), matrix,
+         "scaled", words=("2 times the right one",)),
     of_sum("a hundredth more on rank 1", lambda g, x: reduced(g) * (1.01 if me() == 1 else 1),
            "scaled", ranks=ALL, words=("on rank 1 the gradient is 1.01 times the right one",)),
     of_sum("a hundredth more of rank 1", lambda g, x: reduced(g * (1.01 if me() == 1 else 1)),
@@ -705,6 +708,11 @@ def sure_and_identity(x, w):
     return function(reduced, lambda g, x: g.clone())(torch.softmax(60 * x, -1) + w)
 
 
+def beside_more_in_bfloat16(backward, times):
+    of_w = function(reduced, backward)
+    return lambda x, w: (right_sum((times * x).bfloat16()) + of_w(w.bfloat16())).to(x.dtype)
+
+
 def large():
     return matrix(40, 50)
 
@@ -779,6 +787,12 @@ MORE = [
     Case("bfloat16 in the backward of float32",
          function(reduced, lambda g, x: reduced(g.bfloat16()).to(g.dtype)), right.float32,
          "precision", words=("bfloat16",)),
+    *(Case(f"beside {times} times as much in bfloat16: {name}",
+           beside_more_in_bfloat16(backward, times), lambda: (matrix(), matrix()), name,
+           words=("y -> w",))
+      for times, name, backward in ((20, "identity-backward", lambda g, x: g.clone()),
+                                    (50, "scaled", lambda g, x: -reduced(g)),
+                                    (300, "no-gradient", lambda g, x: torch.zeros_like(g)))),
     Case("an output of 0: twice",
          lambda x, a, b: function(reduced, lambda g, x: 2 * reduced(g))(x @ a @ b),
          right.fresh_low_rank, "scaled", words=("y -> b",)),
