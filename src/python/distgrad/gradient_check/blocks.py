@@ -98,7 +98,8 @@ class Pair:
             return None
         if self.right_is_zero(r, k):
             return Fraction(0) if self.is_zero(r, k) else None
-        return self.measured_coefficient(r, k, self.right[r][k])
+        c = self.measured_coefficient(r, k, self.right[r][k])
+        return None if c == 1 and not self.is_right(r, k) else c
 
 
 def coefficient(block, base, room):

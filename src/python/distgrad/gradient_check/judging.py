@@ -411,13 +411,13 @@ class Judgement:
 
     def _rounding(self):
         """Returns what rounding may do to elements, relative to the largest of row and column. In a
-        narrow dtype another input's large gradient would hide all of a small one, so that its own
-        count alone, and roundings are measured if that is not enough."""
+        narrow dtype the large gradient of another input, or from another output, would hide all of
+        a small one. So the same input's from the same output count alone there, and roundings are
+        measured if that is not enough."""
         right = self._right_sizes()
-        rows = _largest(right, self._inputs, 0)
         if self._is_narrow:
-            return self._rtol * torch.maximum(rows, self._largest_in_pairs(right))
-        columns = _largest(right, self._outputs, 1)
+            return self._rtol * _largest_in_columns(right, self._inputs)
+        rows, columns = _largest(right, self._inputs, 0), _largest(right, self._outputs, 1)
         size = torch.maximum(rows, columns) + right.max() / 256 if right.numel() else right
         return self._rtol * size
 
@@ -685,6 +685,15 @@ def _largest(matrix, coordinates, dim):
         for span in spans:
             result[span] = most
     return result.unsqueeze(1 - dim).expand_as(matrix)
+
+
+def _largest_in_columns(matrix, inputs):
+    """Returns for each element the largest of its column that is of the same input, on any rank."""
+    result = matrix.clone()
+    for rows in _by_name(inputs):
+        if rows:
+            result[rows] = matrix[rows].amax(0)
+    return result
 
 
 def _merged(findings):
