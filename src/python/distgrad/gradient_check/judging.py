@@ -347,8 +347,9 @@ class Judgement:
                 continue
             i, j = divmod(int(pair.excess(r, k).reshape(-1).argmax()), measured.shape[1])
             what = "element" if pair.by_element else "direction"
-            lines.append(f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured"
-                         f" {float(measured[i, j]):.6g}, right {float(right[i, j]):.6g}")
+            one, other = _told_apart(float(measured[i, j]), float(right[i, j]))
+            lines.append(f"to rank {r} {what} {i}, from rank {k} {what} {j}: measured {one}, right"
+                         f" {other}")
         return lines
 
     def _pair(self, inputs, outputs, x=None):
@@ -720,6 +721,12 @@ def _by_name(coordinates):
     for (_, name), span in coordinates.ranges.items():
         found.setdefault(name, []).extend(range(span.start, span.stop))
     return found.values()
+
+
+def _told_apart(*numbers):
+    """Returns texts with as many digits as it takes for them to differ."""
+    texts = [[f"{x:.{digits}g}" for x in numbers] for digits in range(6, 18)]
+    return next((pair for pair in texts if len(set(pair)) > 1), texts[-1])
 
 
 def _matrix(block):
