@@ -113,6 +113,15 @@ def clipped(*parts, **more):
     return change
 
 
+def clipped_on_rank_0(most, **more):
+    """Returns a change that clips one rank's copies, to a norm or, with most=0, to nothing."""
+    def change(model):
+        if dist.get_rank() == 0:
+            nn.utils.clip_grad_norm_(model.parameters(), most, **more)
+
+    return change
+
+
 def clipped_before_the_reduction(most):
     """Returns a step in which clip_grad_norm_ sees only each rank's own gradients."""
     model = Model().double()
@@ -543,6 +552,13 @@ def everything():
         found[f"two names, {reduces}"] = asked(*two_names, objective="sum")
         found[f"one name, {reduces}"] = asked(*two_names, objective="sum",
                                               copies="embedding=head")
+    for order in (2.0, float("inf")):
+        found[f"clipped on rank 0, {order}"] = asked(
+            model, averaged(model, change=clipped_on_rank_0(0.01, norm_type=order)))
+    found["clipped to different norms"] = asked(model, averaged(
+        model, change=lambda model: nn.utils.clip_grad_norm_(model.parameters(),
+                                                             0.01 * (1 + dist.get_rank()))))
+    found["clipped to 0 on rank 0"] = asked(model, averaged(model, change=clipped_on_rank_0(0.0)))
     found["clipped too early"] = asked(*clipped_before_the_reduction(0.01))
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
@@ -1125,6 +1141,26 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("another norm")
         self.assertEqual([w["kind"] for w in report["wrong"]], ["clipping"], report["text"])
         self.assertRegex(report["text"], r"clip_grads_with_norm_ in \S+:\d+ saw the\s+norm")
+
+    def test_copies_that_are_clipped_by_several_factors_are_wrong(self):
+        number = r"[\d.e-]+"
+        for name, factors in (("clipped on rank 0, 2.0", f"{number} on rank 0, 1 on ranks 1, 2"),
+                              ("clipped on rank 0, inf", f"{number} on rank 0, 1 on ranks 1, 2"),
+                              ("clipped to different norms", ", ".join(
+                                  f"{number} on rank {rank}" for rank in range(3)))):
+            report = self.on_all_ranks(name)
+            self.assertEqual([w["kind"] for w in report["wrong"]], ["clipping"], report["text"])
+            self.assertEqual(len(report["wrong"][0]["parameters"]), 6)
+            self.assertRegex(report["wrong"][0]["text"][0], "^clip_grad_norm_ multiplied p.grad by"
+                             f" {factors}: the copies differ.$")
+
+    def test_gradients_that_are_clipped_to_0_are_finite(self):
+        report = self.on_all_ranks("clipped to 0 on rank 0")
+        self.assertEqual(report["verdict"], "wrong", report["text"])
+        text = " ".join(report["text"].split())
+        self.assertIn("p.grad by 0 on rank 0, 1 on ranks 1, 2: the copies differ", text)
+        self.assertIn("p.grad over the derivative of the loss is 0 on rank 0, 1 on ranks 1, 2",
+                      text)
 
     def test_objectives_and_scales_that_are_declared(self):
         for name in ("objective", "scale"):

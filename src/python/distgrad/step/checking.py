@@ -21,15 +21,16 @@ from .report import GradientsReport, Wrong
 from .roots import Roots
 from .running import Runs
 from .seen import Seen
-from .variables import described, pieces
+from .variables import described, may_be_pieces, pieces
 from .watching import Added, Arrivals, Clipping
-from .wording import clipping_text, is_clipped
+from .wording import clipping_text, is_clipped, uneven_text
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
+_UNEVEN = 1e-3  # Factors of clipping that differ by less, relatively, differ by rounding.
 _LEFT = 16  # Roundings of a sum that is 0 are so many eps of the largest gradient.
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
@@ -61,6 +62,8 @@ class _Check:
         self._passes = 1
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
         self._is_short = False  # Whether modules give a short dtype, without which all was measured
+        self._clipped = {}  # {name: what clip_grad_norm_ multiplied this rank's gradient by}
+        self._uneven = []  # [(Piece, {rank: such a factor})] of copies whose factors differ
 
     def report(self):
         runs = self._runs
@@ -115,8 +118,10 @@ class _Check:
             return report
         else:
             self._notes += [f"in step() {text}" for text in unwaited]
-        factors = {name: self._options.scale * clipping.factor(p)
-                   for name, p in runs.parameters.items()}
+        self._clipped = clipping.factors()
+        self._uneven = self._unevenly_clipped(known, gradients)
+        factors = {name: self._options.scale * (self._clipped.get(name) or 1.0)
+                   for name in runs.parameters}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
                      for name, g in gradients.items()}
         names, ranks = self._not_finite(gradients)
@@ -206,6 +211,7 @@ class _Check:
             ranks = sorted({rank for key in finding.keys for rank in holders[key]})
             report.wrong.append(described_finding(finding, counts, ranks if is_split else ()))
         self._judge_clipping(report, known, gradients, clipping, shared)
+        self._report_uneven(report, judgement, known)
         told = {name for wrong in report.wrong for name in wrong.parameters}
 
         def untold(names):  # Other pieces of a parameter may be wrong.
@@ -410,8 +416,9 @@ class _Check:
                 lambda: (arrivals.begin(), added.begin()), after=added.end):
             self._runs.run()
         names = list(self._runs.parameters)
-        found = {"p.grad": gradients,
-                 "what backward brought": {n: arrivals.sums.get(n) for n in names}}
+        found = {"what backward brought": {n: arrivals.sums.get(n) for n in names}}
+        if 0.0 not in _all(self._runs.gather(list(self._clipped.values()))):
+            found = {"p.grad": gradients, **found}
         self._passes = max(self._passes, *self._runs.gather(arrivals.passes))
         if self._passes > 1:
             found["what the last backward brought"] = {n: arrivals.last.get(n) for n in names}
@@ -427,6 +434,7 @@ class _Check:
         if len({len(calls) for calls in every}) > 1:
             return
         changed, is_right = _all(self._runs.gather(clipping.changed)), False
+        lost = _all(self._runs.gather([n for n, factor in self._clipped.items() if not factor]))
         for calls in zip(*every):
             names = list(dict.fromkeys(name for *_, names in calls for name in names))
             pieces_of_call = [p for p in known if p.name in names]
@@ -435,7 +443,8 @@ class _Check:
                                    " its norm: that norm was not judged")
                 continue
             if any(kind != 2.0 for *_, kind, _ in calls) or any(
-                    len(p.holders) > 1 and p.key not in shared for p in pieces_of_call):
+                    p.name in lost or len(p.holders) > 1 and p.key not in shared
+                    for p in pieces_of_call):
                 continue
             norm = self._unique_norm(pieces_of_call, gradients)
             if text := clipping_text(calls[0][2], [seen for seen, *_ in calls], norm):
@@ -450,6 +459,30 @@ class _Check:
         elif is_right:
             self._notes.append(f"{every[0][0][2]} saw the right norm; its factor is left out of"
                                " what is said of gradients here")
+
+    def _unevenly_clipped(self, known, gradients):
+        """Returns [(Piece, {rank: factor})] of copies with different factors of clipping."""
+        every = self._runs.gather({name: factor for name, factor in self._clipped.items()
+                                   if gradients[name] is not None})
+        found = []
+        for piece in known:
+            factors = {rank: every[rank][piece.name] for rank in piece.holders
+                       if piece.name in every[rank]}
+            least, most = min(factors.values(), default=0.0), max(factors.values(), default=0.0)
+            if most - least > _UNEVEN * most:
+                found.append((piece, factors))
+        return found
+
+    def _report_uneven(self, report, judgement, known):
+        """Reports copies that were clipped by several factors, unless a wrong norm tells why."""
+        told = {name for w in report.wrong if w.kind == "clipping" for name in w.parameters}
+        by_text = {}
+        for piece, factors in self._uneven:
+            if may_be_pieces(piece, known):
+                judgement.ambiguous.append(piece.name)
+            elif piece.name not in told:
+                by_text.setdefault(uneven_text(factors), []).append(piece.name)
+        report.wrong += [Wrong("clipping", names, {}, [text]) for text, names in by_text.items()]
 
     def _judge_optimizer(self, report, known):
         """Reports copies that optimizer.step() makes different, from gradients that are equal."""

@@ -15,6 +15,7 @@ import time
 import torch
 
 from ..words import ranks_text
+from .variables import may_be_pieces
 
 _ROUNDS = 4  # Pieces that are too small to be seen are moved without the others so many times.
 _ALONE = 8  # So few pieces are measured one by one rather than by halves.
@@ -383,7 +384,8 @@ class Judge:
         """Judges a piece whose holders have different gradients. If it is one variable, at most one
         of them is right."""
         piece = self._measuring.pieces[key]
-        if self._may_be_pieces(piece) and self._is_right_as_pieces(piece):
+        every = self._measuring.pieces.values()
+        if may_be_pieces(piece, every) and self._is_right_as_pieces(piece):
             self._found.ambiguous.append(piece.name)
             return
         found = [self._measuring.measure([key], seed) for seed in _SEEDS]
@@ -400,14 +402,6 @@ class Judge:
         self._add(Finding("other", [piece.name], factors, self._right(key, False), keys=[key],
                           said=found[0].values(key), assumed=self._assumption(piece),
                           is_no_multiple=are_resolved))
-
-    def _may_be_pieces(self, piece):
-        """Returns whether equal values show nothing, because they are one number, as a bias's
-        zeros, and another parameter of the module is cut into pieces."""
-        module = piece.name.rpartition(".")[0]
-        return piece.is_constant and not piece.declared and any(
-            other.index > 0 and other.name.rpartition(".")[0] == module
-            for other in self._measuring.pieces.values())
 
     def _is_right_as_pieces(self, piece):
         cut = [dataclasses.replace(piece, index=1000 + rank, holders=(rank,))
@@ -441,7 +435,8 @@ class Judge:
     def _by_known_gradients(self, keys, is_wrong=True):
         """Compares each piece with a sum of what the ranks have, if there is one that is the
         derivative of all of these together. Returns the pieces that it decides."""
-        if any(self._may_be_pieces(self._measuring.pieces[key]) for key in keys):
+        pieces = self._measuring.pieces
+        if any(may_be_pieces(pieces[key], pieces.values()) for key in keys):
             return set()
         known = self._known_gradient(keys, is_wrong)
         if known is None:

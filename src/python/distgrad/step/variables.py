@@ -129,6 +129,14 @@ def pieces(by_rank, copies=(), apart=()):
     return found
 
 
+def may_be_pieces(piece, every):
+    """Returns whether equal values show nothing, because they are one number, as a bias's zeros,
+    and another parameter of the module is cut into pieces."""
+    module = piece.name.rpartition(".")[0]
+    return piece.is_constant and not piece.declared and any(
+        other.index > 0 and other.name.rpartition(".")[0] == module for other in every)
+
+
 def matches(name, patterns):
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 

@@ -146,9 +146,10 @@ class Clipping:
         return [(name, p) for name, p in self._parameters.items()
                 if id(p) in ids or p.grad is not None and _place_of(p.grad) in at]
 
-    def factor(self, p):
-        """Returns what the gradient was multiplied by, or 1 if it was changed afterwards."""
-        return self._factors.get(id(p), 1.0) if self._is_last(p) else 1.0
+    def factors(self):
+        """Returns {name: what the gradient was multiplied by} without those changed afterwards."""
+        return {name: self._factors.get(id(p), 1.0) for name, p in self._parameters.items()
+                if self._is_last(p)}
 
     def _is_last(self, p):
         """Returns whether nothing was done with the gradient since it was clipped, if it was."""

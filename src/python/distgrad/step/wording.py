@@ -72,5 +72,14 @@ def clipping_text(call, seen, norm):
             f" element once, is {norm:.4g}.")
 
 
+def uneven_text(factors):
+    """Returns text on {rank: what clipping multiplied a copy's gradient by}."""
+    ranks = {}
+    for rank, factor in factors.items():
+        ranks.setdefault(f"{factor:.4g}", []).append(rank)
+    listed = ", ".join(f"{factor} on {ranks_text(some)}" for factor, some in ranks.items())
+    return f"clip_grad_norm_ multiplied p.grad by {listed}: the copies differ."
+
+
 def _capital(text):
     return text if text.startswith("p.grad") else capitalized(text)
