@@ -140,6 +140,21 @@ def clipped_before_the_reduction(most):
     return model, step
 
 
+def clipped_and_not_reduced():
+    """Returns a step in which each rank clips its own gradients, which nothing reduces."""
+    model = Model().double()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean() * (1 + dist.get_rank())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        return loss
+
+    return model, step
+
+
 def under_two_names(reduces):
     """Shares a weight that rank 0 calls `embedding` and rank 2 `head`; rank 1 has another."""
     model = nn.Module()
@@ -560,6 +575,7 @@ def everything():
                                                              0.01 * (1 + dist.get_rank()))))
     found["clipped to 0 on rank 0"] = asked(model, averaged(model, change=clipped_on_rank_0(0.0)))
     found["clipped too early"] = asked(*clipped_before_the_reduction(0.01))
+    found["clipped and not reduced"] = asked(*clipped_and_not_reduced())
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
     found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
@@ -1153,6 +1169,12 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(len(report["wrong"][0]["parameters"]), 6)
             self.assertRegex(report["wrong"][0]["text"][0], "^clip_grad_norm_ multiplied p.grad by"
                              f" {factors}: the copies differ.$")
+
+    def test_a_mean_of_gradients_is_said_to_be_of_those_before_their_own_clips(self):
+        text = " ".join(self.on_all_ranks("clipped and not reduced")["text"].split())
+        self.assertIn("The mean of p.grad before clip_grad_norm_ over ranks 0, 1, 2 is the"
+                      " derivative", text)
+        self.assertNotIn("The mean of p.grad over", text)
 
     def test_gradients_that_are_clipped_to_0_are_finite(self):
         report = self.on_all_ranks("clipped to 0 on rank 0")

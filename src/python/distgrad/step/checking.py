@@ -418,7 +418,8 @@ class _Check:
         names = list(self._runs.parameters)
         found = {"what backward brought": {n: arrivals.sums.get(n) for n in names}}
         if 0.0 not in _all(self._runs.gather(list(self._clipped.values()))):
-            found = {"p.grad": gradients, **found}
+            words = "p.grad before clip_grad_norm_" if self._uneven else "p.grad"
+            found = {words: gradients, **found}
         self._passes = max(self._passes, *self._runs.gather(arrivals.passes))
         if self._passes > 1:
             found["what the last backward brought"] = {n: arrivals.last.get(n) for n in names}

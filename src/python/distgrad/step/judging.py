@@ -63,7 +63,7 @@ class Finding:
     def told_right(self):
         """Returns `right`, but for a sum over ranks that have the same gradient: a factor tells
         that already."""
-        return "" if self.factor is not None and "of p.grad over" in self.right else self.right
+        return "" if self.factor is not None and "of p.grad" in self.right else self.right
 
     def part(self, keep):
         """Returns this Finding of the pieces with keep(key) alone."""
