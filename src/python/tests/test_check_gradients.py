@@ -140,6 +140,24 @@ def clipped_before_the_reduction(most):
     return model, step
 
 
+def clipped_again(most):
+    """Returns a change that clips a part, and then all to a norm, which may be infinite."""
+    def change(model):
+        clipped("second")(model)
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+
+    return change
+
+
+def clipped_on_each_rank_and_again(model):
+    """Clips by norms of the ranks' own, takes the mean over the ranks, and clips that."""
+    nn.utils.clip_grad_norm_(model.parameters(), 0.02 / (1 + dist.get_rank()))
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= dist.get_world_size()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.001)
+
+
 def clipped_and_not_reduced():
     """Returns a step in which each rank clips its own gradients, which nothing reduces."""
     model = Model().double()
@@ -576,6 +594,11 @@ def everything():
     found["clipped to 0 on rank 0"] = asked(model, averaged(model, change=clipped_on_rank_0(0.0)))
     found["clipped too early"] = asked(*clipped_before_the_reduction(0.01))
     found["clipped and not reduced"] = asked(*clipped_and_not_reduced())
+    for most in (0.005, float("inf")):
+        found[f"clipped again to {most}"] = asked(model, averaged(model,
+                                                                  change=clipped_again(most)))
+    found["clipped early and late"] = asked(model, averaged(
+        model, change=clipped_on_each_rank_and_again))
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
     found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
@@ -1175,6 +1198,15 @@ class CheckGradients(unittest.TestCase):
         self.assertIn("The mean of p.grad before clip_grad_norm_ over ranks 0, 1, 2 is the"
                       " derivative", text)
         self.assertNotIn("The mean of p.grad over", text)
+
+    def test_a_second_clip_is_judged_by_what_the_first_left(self):
+        for most, note in ((0.005, "gradients are clipped 2 times"), ("inf", "saw the right norm")):
+            report = self.on_all_ranks(f"clipped again to {most}")
+            self.assertEqual(report["verdict"], "right", report["text"])
+            self.assertIn(note, " ".join(report["notes"]))
+        report = self.on_all_ranks("clipped early and late")
+        self.assertEqual([w["kind"] for w in report["wrong"]], ["factor"], report["text"])
+        self.assertIn("norm was not judged", " ".join(report["notes"]))
 
     def test_gradients_that_are_clipped_to_0_are_finite(self):
         report = self.on_all_ranks("clipped to 0 on rank 0")

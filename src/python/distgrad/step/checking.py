@@ -434,12 +434,14 @@ class _Check:
         every = self._runs.gather(clipping.calls)
         if len({len(calls) for calls in every}) > 1:
             return
-        changed, is_right = _all(self._runs.gather(clipping.changed)), False
+        clips = []
         lost = _all(self._runs.gather([n for n, factor in self._clipped.items() if not factor]))
         for calls in zip(*every):
-            names = list(dict.fromkeys(name for *_, names in calls for name in names))
+            names = list(dict.fromkeys(name for *_, before in calls for name in before))
+            mine = calls[self._runs.rank][-1]
             pieces_of_call = [p for p in known if p.name in names]
-            if later := [name for name in names if name in changed]:
+            if later := [name for name in names if any(
+                    before.get(name, 1.0) is None for *_, before in calls)]:
                 self._notes.append(f"p.grad of {_some(later)} is changed after {calls[0][2]} saw"
                                    " its norm: that norm was not judged")
                 continue
@@ -447,18 +449,18 @@ class _Check:
                     p.name in lost or len(p.holders) > 1 and p.key not in shared
                     for p in pieces_of_call):
                 continue
-            norm = self._unique_norm(pieces_of_call, gradients)
+            norm = self._unique_norm(pieces_of_call, {
+                name: g * mine.get(name, 1.0) for name, g in gradients.items() if g is not None})
             if text := clipping_text(calls[0][2], [seen for seen, *_ in calls], norm):
                 report.wrong.append(Wrong("clipping", names, {}, [text]))
-            else:
-                is_right = is_right or any(seen > most for seen, most, *_ in calls)
-        count = len(every[0])
-        if is_right and count > 1:
-            self._notes.append(f"gradients are clipped {count} times, each time by the norm of"
+            elif any(seen > most for seen, most, *_ in calls):
+                clips.append(calls[0][2])
+        if len(clips) > 1:
+            self._notes.append(f"gradients are clipped {len(clips)} times, each time by the norm of"
                                " what that call was given, not by one norm of all; the factors"
                                " are left out of what is said of gradients here")
-        elif is_right:
-            self._notes.append(f"{every[0][0][2]} saw the right norm; its factor is left out of"
+        elif clips:
+            self._notes.append(f"{clips[0]} saw the right norm; its factor is left out of"
                                " what is said of gradients here")
 
     def _unevenly_clipped(self, known, gradients):

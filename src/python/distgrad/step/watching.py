@@ -94,9 +94,9 @@ class Clipping:
     """Notes, inside this context, what torch's clip_grad_norm_ does to these parameters."""
 
     def __init__(self, parameters):
-        # Each call is (norm that it saw, max_norm, its text, which norm, names of parameters).
+        # Each call is (norm that it saw, max_norm, its text, which norm, {parameter's name: factor
+        # of the calls before, or None if its gradient was changed after this call}).
         self.calls = []
-        self.changed = []  # These parameters' gradients were changed after clipping.
         self._parameters = parameters
         self._kind = 2.0  # This is the norm's order.
         self._factors = {}  # {id of a parameter: what its gradient was multiplied by}
@@ -117,13 +117,13 @@ class Clipping:
             parameters = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
             norm = total_norm.full_tensor() if hasattr(total_norm, "full_tensor") else total_norm
             known = self._known(parameters)
-            names = [name for name, _ in known]
+            self._note_changed()
             self.calls.append((float(norm), float(max_norm), f"{called} in {place()}", self._kind,
-                               names))
+                               {name: self._factor(p) for name, p in known}))
             factor = min(1.0, float(max_norm) / (float(norm) + 1e-6))
             done = self._original(parameters, max_norm, total_norm, *args, **kwargs)
             for _, p in known:
-                self._factors[id(p)] = self._factors.get(id(p), 1.0) * factor
+                self._factors[id(p)] = self._factor(p) * factor
                 self._after[id(p)] = _norm(p)
             return done
 
@@ -137,7 +137,7 @@ class Clipping:
     def __exit__(self, *_):
         for home, name, before in self._before:
             setattr(home, name, before)
-        self.changed = [name for name, p in self._parameters.items() if not self._is_last(p)]
+        self._note_changed()
 
     def _known(self, parameters):
         """Returns [(name, parameter)] of those whose gradients these parameters have or share."""
@@ -146,10 +146,24 @@ class Clipping:
         return [(name, p) for name, p in self._parameters.items()
                 if id(p) in ids or p.grad is not None and _place_of(p.grad) in at]
 
+    def _note_changed(self):
+        """Forgets the factors of gradients that were changed since they were clipped."""
+        for name, p in self._parameters.items():
+            if not self._is_last(p):
+                del self._after[id(p)]
+                self._factors[id(p)] = None
+                for *_, before in self.calls:
+                    before.update({name: None} if name in before else {})
+
+    def _factor(self, p):
+        """Returns what the gradient was multiplied by since it was last changed otherwise."""
+        factor = self._factors.get(id(p))
+        return 1.0 if factor is None else factor
+
     def factors(self):
         """Returns {name: what the gradient was multiplied by} without those changed afterwards."""
-        return {name: self._factors.get(id(p), 1.0) for name, p in self._parameters.items()
-                if self._is_last(p)}
+        return {name: self._factor(p) for name, p in self._parameters.items()
+                if self._factors.get(id(p), 1.0) is not None}
 
     def _is_last(self, p):
         """Returns whether nothing was done with the gradient since it was clipped, if it was."""
