@@ -4,6 +4,7 @@ unchanged, what it cannot judge, bad input, and what each rank is told.
     python src/python/tests/test_check_gradients.py
 """
 
+import contextlib
 import random
 import re
 import sys
@@ -381,6 +382,58 @@ def column(wrong=False):
     return model, step
 
 
+def in_stages():
+    """Returns a pipeline with a stage on each rank, whose norms begin as ones and zeros."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    torch.manual_seed(6 + rank)
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Tanh()).double()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+
+    def step():
+        model.zero_grad()
+        if rank:
+            given = torch.empty_like(x)
+            dist.recv(given, rank - 1)
+            given.requires_grad_()
+        y = model(given if rank else x)
+        g = torch.empty_like(y)
+        if rank == last:
+            y = y.sin().sum()
+        else:
+            dist.send(y.detach(), rank + 1)
+            dist.recv(g, rank + 1)
+        y.backward(g if rank < last else None)
+        if rank:
+            dist.send(given.grad, rank - 1)
+        return y.detach() if rank == last else None
+
+    return model, step
+
+
+def with_norms_forgotten(wraps):
+    """Returns a data parallel step that forgets to reduce a norm, which begins as ones and zeros;
+    each rank has a part of its own, too."""
+    torch.manual_seed(7)
+    model = nn.ModuleDict({"all": nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))}).double()
+    if wraps:
+        model["all"] = nn.parallel.DistributedDataParallel(model["all"])
+    torch.manual_seed(8 + dist.get_rank())
+    model["own"] = nn.Linear(4, 4).double()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        with model["all"].no_sync() if wraps else contextlib.nullcontext():
+            loss = model["own"](model["all"](x).tanh()).square().mean()
+            loss.backward()
+        linear = (model["all"].module if wraps else model["all"])[0]
+        for p in linear.parameters():
+            dist.all_reduce(p.grad)
+        return loss
+
+    return model, step
+
+
 def rounded_otherwise_each_time():
     """Returns a model without modules in float32 and a step whose gradients differ by roundings."""
     model, times = nn.Linear(4, 3), []
@@ -565,6 +618,10 @@ def everything():
     found["not cleared"] = asked(model, added_to(model))
     found["pieces"] = asked(*column(), "replicated", pieces="up.bias")
     found["maybe pieces"] = asked(*column(), "replicated")
+    found["stages"] = asked(*in_stages(), "sum")
+    found["stages, told"] = asked(*in_stages(), "sum", pieces="1.*")
+    for wraps in (True, False):
+        found[f"norms forgotten, {wraps}"] = asked(*with_norms_forgotten(wraps), "sum")
     found["norm"] = asked(*column(wrong=True), "replicated", pieces="up.bias")
     found["entered"] = asked(*entered(1), "replicated", pieces="up.bias")
     found["entered and doubled"] = asked(*entered(2), "replicated", pieces="up.bias")
@@ -1103,6 +1160,19 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("maybe pieces")
         self.assertEqual(report["verdict"], "undecided", report["text"])
         self.assertEqual(report["ambiguous"], ["up.bias"])
+
+    def test_norms_of_stages_that_begin_alike_are_not_decided(self):
+        norms = ["1.weight", "1.bias"]
+        report = self.on_all_ranks("stages")
+        self.assertEqual(report["verdict"], "undecided", report["text"])
+        self.assertEqual(report["ambiguous"], norms)
+        self.assertEqual(self.on_all_ranks("stages, told")["verdict"], "right")
+        report = self.on_all_ranks("norms forgotten, True")
+        self.assertEqual([w["parameters"] for w in report["wrong"]],
+                         [[f"all.{name}" for name in norms]], report["text"])
+        report = self.on_all_ranks("norms forgotten, False")
+        self.assertEqual((report["verdict"], report["ambiguous"]),
+                         ("undecided", [f"all.{name}" for name in norms]), report["text"])
 
     def test_a_missing_sum_is_told_and_placed(self):
         report = self.on_all_ranks("norm")

@@ -15,7 +15,9 @@ import time
 import torch
 
 from ..words import ranks_text
-from .variables import may_be_pieces
+from .outputs import Watch
+from .roots import is_in_backward
+from .variables import digest, local_of, may_be_pieces
 
 _ROUNDS = 4  # Pieces that are too small to be seen are moved without the others so many times.
 _ALONE = 8  # So few pieces are measured one by one rather than by halves.
@@ -99,6 +101,8 @@ class Judge:
         keys = list(self._measuring.pieces)
         first = self._measuring.measure(keys, _SEEDS[0])
         apart = [key for key in keys if _differs(first.said[key])]
+        keys = [key for key in keys if key not in apart or not self._is_ambiguous(key)]
+        apart = [key for key in apart if key in keys]
         together = [key for key in keys if key not in apart]
         self._measuring.shared = frozenset(
             key for key in together if len(self._measuring.pieces[key].holders) > 1)
@@ -384,10 +388,6 @@ class Judge:
         """Judges a piece whose holders have different gradients. If it is one variable, at most one
         of them is right."""
         piece = self._measuring.pieces[key]
-        every = self._measuring.pieces.values()
-        if may_be_pieces(piece, every) and self._is_right_as_pieces(piece):
-            self._found.ambiguous.append(piece.name)
-            return
         found = [self._measuring.measure([key], seed) for seed in _SEEDS]
         if all(abs(s.value - m.measured) <= m.resolution
                for m in found for s in m.said[key].values()):
@@ -403,9 +403,46 @@ class Judge:
                           said=found[0].values(key), assumed=self._assumption(piece),
                           is_no_multiple=are_resolved))
 
-    def _is_right_as_pieces(self, piece):
-        cut = [dataclasses.replace(piece, index=1000 + rank, holders=(rank,))
-               for rank in piece.holders]
+    def _is_ambiguous(self, key):
+        """Returns whether gradients that differ are right if the piece, which may be several, is
+        cut as others are, or a piece on each rank. Notes it then."""
+        pieces = self._measuring.pieces
+        piece = pieces[key]
+        if not may_be_pieces(piece, pieces.values()) or self._is_copied(piece):
+            return False
+        whole, by_name = set(piece.holders), {}
+        for other in pieces.values():
+            if both := tuple(sorted(whole & set(other.holders))):
+                by_name.setdefault(other.name, []).append(both)
+        cuts = {tuple(cut) for cut in by_name.values()
+                if len(cut) > 1 and set().union(*cut) == whole}
+        cuts = [tuple((rank,) for rank in piece.holders), *sorted(cuts)]
+        found = any(self._is_right_as_pieces(piece, cut) for cut in dict.fromkeys(cuts))
+        if found:
+            self._found.ambiguous.append(piece.name)
+        return found
+
+    def _is_copied(self, piece):
+        """Returns whether the piece's module, of which nothing is cut, gives all its holders the
+        same: they have one input then, as copies do."""
+        module, runs, found = piece.name.rpartition(".")[0], self._measuring.runs, []
+        if any(other.index > 0 and other.name.rpartition(".")[0] == module
+               for other in self._measuring.pieces.values()):
+            return False
+
+        def act(key, x):
+            if key[0] == module and not is_in_backward():
+                found.append(digest(local_of(x.detach())))
+
+        with Watch(runs.model, act):
+            runs.loss()
+        every = runs.gather(found)
+        return bool(every[piece.holders[0]]) and all(
+            every[rank] == every[piece.holders[0]] for rank in piece.holders)
+
+    def _is_right_as_pieces(self, piece, holders):
+        cut = [dataclasses.replace(piece, index=1000 + ranks[0], holders=ranks)
+               for ranks in holders]
         self._measuring.pieces.update({p.key: p for p in cut})
         found = self._measure([p.key for p in cut], _SEEDS[0])
         for p in cut:
@@ -435,9 +472,6 @@ class Judge:
     def _by_known_gradients(self, keys, is_wrong=True):
         """Compares each piece with a sum of what the ranks have, if there is one that is the
         derivative of all of these together. Returns the pieces that it decides."""
-        pieces = self._measuring.pieces
-        if any(may_be_pieces(pieces[key], pieces.values()) for key in keys):
-            return set()
         known = self._known_gradient(keys, is_wrong)
         if known is None:
             return set()

@@ -130,11 +130,10 @@ def pieces(by_rank, copies=(), apart=()):
 
 
 def may_be_pieces(piece, every):
-    """Returns whether equal values show nothing, because they are one number, as a bias's zeros,
-    and another parameter of the module is cut into pieces."""
-    module = piece.name.rpartition(".")[0]
+    """Returns whether equal values show nothing, because they are one number, as zeros of biases
+    and ones of norms, and another parameter is cut into pieces, or some ranks do not have it."""
     return piece.is_constant and not piece.declared and any(
-        other.index > 0 and other.name.rpartition(".")[0] == module for other in every)
+        not other.is_constant and set(piece.holders) - set(other.holders) for other in every)
 
 
 def matches(name, patterns):
