@@ -690,6 +690,11 @@ def everything():
     found["declared"] = asked(*student(), detached=list(found["disputed"]["detached"]))
     found["wrong beside"] = asked(*student(doubled_head_bias))
     found["all wrong beside"] = asked(*student(doubled))
+    for dtype in (torch.float64, torch.float32):
+        found[f"trained teacher, {dtype}"] = asked(*with_trained_teacher(dtype=dtype))
+    found["trained teacher, bias forgotten"] = asked(*with_trained_teacher(forgotten_bias))
+    for reduces in (True, False):
+        found[f"gathered, {reduces}"] = asked(*gathered(reduces))
     model_and_step = with_teacher()
     before = [p.clone() for p in model_and_step[0].parameters()]
     found["teacher"] = asked(*model_and_step)
@@ -834,6 +839,58 @@ def doubled_head_bias(model):
 def doubled(model):
     for p in model.parameters():
         p.grad *= 2
+
+
+def with_trained_teacher(change=lambda model: None, dtype=torch.float64):
+    """Returns a step whose teacher's parameters require gradients and whose forward is under
+    no_grad."""
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"student": nn.Linear(4, 4), "teacher": nn.Linear(4, 4)}).to(dtype)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).to(dtype)
+
+    def step():
+        model.zero_grad()
+        with torch.no_grad():
+            target = model["teacher"](x).tanh()
+        loss = (model["student"](x) - target).square().mean()
+        loss.backward()
+        for p in model["student"].parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        change(model)
+        return loss
+
+    return model, step
+
+
+def gathered(reduces):
+    """Returns a step on full weights that it makes from the ranks' shards by hand, whose gradients
+    it gives back to the weight alone, or also to the bias."""
+    model = nn.ParameterDict({name: torch.randn(4, generator=torch.Generator().manual_seed(
+        2 * dist.get_rank() + i)).double() for i, name in enumerate(("weight", "bias"))})
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        full = {}
+        for name, p in model.items():
+            every = [torch.empty_like(p) for _ in range(dist.get_world_size())]
+            with torch.no_grad():
+                dist.all_gather(every, p)
+                full[name] = torch.stack(every)
+            full[name].requires_grad_()
+        loss = ((x @ full["weight"].T + full["bias"].sum(1)).sin()).square().mean()
+        loss.backward()
+        for name, p in model.items():
+            dist.all_reduce(full[name].grad)
+            own = full[name].grad[dist.get_rank()] / dist.get_world_size()
+            p.grad = own.clone() if reduces or name == "weight" else None
+        return loss
+
+    return model, step
+
+
+def forgotten_bias(model):
+    model["student"].bias.grad = None
 
 
 def with_teacher(apart=1, follows=lambda student, teacher: None, change=lambda model: None):
@@ -1122,6 +1179,24 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual(report["disputed"], ["encoder.weight", "encoder.bias"])
         self.assertRegex(report["text"],
                          r"was held as a constant\.\s+The cotangents are right at all 2")
+
+    def test_a_teacher_without_gradients_is_disputed(self):
+        names = ["teacher.weight", "teacher.bias"]
+        for dtype in (torch.float64, torch.float32):
+            report = self.on_all_ranks(f"trained teacher, {dtype}")
+            self.assertEqual((report["verdict"], report["disputed"]), ("disputed", names),
+                             report["text"])
+            self.assertEqual(len(report["detached"]), 1)
+        report = self.on_all_ranks("trained teacher, bias forgotten")
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["student.bias"]],
+                         report["text"])
+        self.assertEqual(report["disputed"], names)
+
+    def test_gradients_that_are_not_given_back_to_shards_are_wrong(self):
+        self.assertEqual(self.on_all_ranks("gathered, True")["verdict"], "right")
+        report = self.on_all_ranks("gathered, False")
+        self.assertEqual([(w["kind"], w["parameters"]) for w in report["wrong"]],
+                         [("zero", ["bias"])], report["text"])
 
     def test_a_factor_is_told_of_what_lies_before_something_detached(self):
         report = self.on_all_ranks("all wrong beside")

@@ -27,6 +27,7 @@ from .wording import clipping_text, is_clipped, uneven_text
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
+_SEEN = 10  # A change of so many resolutions is clearly one.
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
@@ -379,20 +380,34 @@ class _Check:
         """Moves what is right with what step() detaches as constants to the disputed. The rest is
         judged once more so if nothing explains it, or if something is right so."""
         runs = self._runs
+        zero = [key for f in judgement.findings if f.kind == "zero" for key in f.keys
+                if self._is_seen(measuring, key)]
+
+        told = {key for f in judgement.findings if f.factors or f.right for key in f.keys}
+        others = [key for key, piece in measuring.pieces.items() if key not in told
+                  and piece.name not in (*judgement.ambiguous, *judgement.undecided)]
+
+        def agree(keys):
+            rest = [key for key in keys if key not in zero]
+            # Parameters that step() gathers from detached ones are to be seen as such, too.
+            return (not rest or self._agrees(measuring, rest)) and (
+                rest == keys or bool(others) and self._agrees(measuring, others) and all(
+                    self._is_constant(measuring, key) for key in keys if key in zero))
+
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
             if not places or any(runs.gather(held.is_lost)):
                 return
             meant = [f for f in judgement.findings
-                     if not f.assumed and self._agrees(measuring, f.keys)]
+                     if not f.assumed and agree(f.keys)]
             rest = [f for f in judgement.findings if f not in meant]
-            if not meant and all(f.factors or f.right for f in rest):
+            if not meant and all(f.factors and f.kind != "zero" or f.right for f in rest):
                 return
             findings, right = [], [key for f in meant for key in f.keys]
             if rest:
                 findings, right = with_constants(judgement, judged_again()[1],
                                                  some(list(places), 4))
-                if right and not self._agrees(measuring, right):
+                if right and not agree(right):
                     return
             if any(runs.gather(held.is_lost)):
                 return
@@ -400,6 +415,18 @@ class _Check:
                 judgement.findings = findings
                 report.disputed = list(dict.fromkeys(measuring.pieces[key].name for key in right))
                 report.detached = places
+
+    @staticmethod
+    def _is_seen(measuring, key):
+        """Returns whether the loss clearly depends on this piece."""
+        found = [measuring.measure([key], seed, alike=False) for seed in _HELD_SEEDS]
+        return all(abs(m.measured) > _SEEN * m.resolution for m in found)
+
+    @staticmethod
+    def _is_constant(measuring, key):
+        """Returns whether no change of the loss is seen when this piece moves."""
+        found = [measuring.measure([key], seed, alike=False) for seed in _HELD_SEEDS]
+        return all(abs(m.measured) <= m.resolution for m in found)
 
     @staticmethod
     def _agrees(measuring, keys):
