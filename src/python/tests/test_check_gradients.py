@@ -504,6 +504,52 @@ def entered(factor):
     return model, step
 
 
+class Summed(torch.autograd.Function):
+    """Sums over a group, each of whose ranks computes the same loss from that."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        x = x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+class Rows(nn.Linear):
+    """Is cut along its input over a group."""
+
+    def forward(self, x):
+        return Summed.apply(super().forward(x), self.group)
+
+
+def summed_in_pairs():
+    """Asks on 4 ranks about a layer cut by its rows in each of two pairs. Its gradients, and what
+    the pairs have alike, are reduced between the pairs; the layer's are tripled after that."""
+    rank = dist.get_rank()
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
+    torch.manual_seed(5 + rank % 2)
+    model = nn.ModuleDict({"rows": Rows(4, 3, bias=False), "out": nn.Linear(3, 2)}).double()
+    model["rows"].group = pairs[rank // 2]
+    for p in model["out"].parameters():
+        nn.init.normal_(p, generator=torch.Generator().manual_seed(9))
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(rank), dtype=torch.float64)
+
+    def step():
+        model.zero_grad()
+        loss = model["out"](model["rows"](x).tanh()).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=pairs[2 + rank % 2])
+            p.grad /= 2
+        model["rows"].weight.grad *= 3
+        return loss
+
+    return asked(model, step)
+
+
 def of_batches(model, done):
     """Makes a step of three micro-batches, of which the first `done` get their backward."""
     batches = [torch.randn(5, 4, generator=torch.Generator().manual_seed(3 * dist.get_rank() + i)
@@ -1265,6 +1311,13 @@ class CheckGradients(unittest.TestCase):
         report = self.on_all_ranks("entered and doubled")
         self.assertRegex(report["where"][-1], "^" + place + r"is wrong by itself: scaled, x̄_r ="
                          r" 2 ȳ_r\.$")  # Of x, which is a copy, x̄_r = Σ_k ȳ_k is right.
+
+    def test_a_function_of_subgroups_is_not_called_wrong_by_itself(self):
+        report = ranks.run(summed_in_pairs, 4)[0]
+        self.assertEqual([w["parameters"] for w in report["wrong"]], [["rows.weight"]] * 2,
+                         report["text"])
+        self.assertRegex(" ".join(report["where"]), r"Summed in \S+:\d+, called there, measured by"
+                         r" itself: x̄_r = ȳ_r")
 
     def test_outputs_that_no_backward_reaches_are_looked_at(self):
         report = self.on_all_ranks("forgotten")

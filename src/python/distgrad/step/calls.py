@@ -2,10 +2,12 @@
 of the function with the arguments that it got there."""
 
 import torch
+import torch.distributed.distributed_c10d as c10d
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ..gradient_check.leading import check
 from ..gradient_check.passes import Options
+from ..gradient_check.waiting import calls_entered
 from ..ranks.places import place
 from .roots import is_in_backward
 from .seen import functions_noted
@@ -28,11 +30,22 @@ def measured(runs, watch, after, before):
     for i, (function, text, args) in enumerate(found):
         if args is None:
             continue
+        before = calls_entered()
         report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
+        # It was judged for losses of the whole team. With one per subgroup it may be right.
+        is_in_parts = any(runs.gather(_entered_smaller(runs.team.size, before)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
-        lines += _told(text, report, may_be_copies)
+        lines += _told(text, report, may_be_copies, is_in_parts)
     return lines
+
+
+def _entered_smaller(size, before):
+    """Returns whether this rank communicated in a group of fewer ranks than `size` since
+    calls_entered() gave `before`."""
+    now = calls_entered()
+    return any(group.size() < size and now.get(name) != before.get(name)
+               for group, name in list(c10d._world.pg_names.items()))
 
 
 def _digests(args):
@@ -74,7 +87,7 @@ def _copies(args):
                     if isinstance(x, torch.Tensor) else x, tuple(args))
 
 
-def _told(text, report, may_be_copies):
+def _told(text, report, may_be_copies, is_in_parts):
     """Returns sentences with the formula. They call it wrong only if no objective makes it right,
     as it is not known which one holds here."""
     if report.verdict == "right" and report.formulas:
@@ -85,9 +98,9 @@ def _told(text, report, may_be_copies):
     for finding in report.findings if report.verdict == "wrong" else ():
         found, right = ", ".join(finding.measured), ", ".join(finding.right)
         found += f" ({finding.legend})" if found and finding.legend else ""
-        if report.right_for and found:
+        if (report.right_for or is_in_parts) and found:
             lines.append(f"{text}, called there, measured by itself: {found}.")
-        elif not report.right_for:
+        elif not report.right_for and not is_in_parts:
             right = "" if may_be_copies else f" in place of {right}"
             lines.append(f"{text}, called there, is wrong by itself: {finding.name}"
                          + (f", {found}{right}." if found else f", {finding.text}."))
