@@ -324,6 +324,32 @@ def off_by(factor, name, dtype):
     return model, averaged(model, dtype, change=change)
 
 
+def weighted_by_ranks(seed, factor=0):
+    """Returns a step whose gradients are those of the mean over ranks, and whose loss is that over
+    rows, of which both ranks have different numbers; with a factor, gradients are off by it alone."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    model = nn.parallel.DistributedDataParallel(model)
+    n = 4 + 3 * dist.get_rank()
+    generator = torch.Generator().manual_seed(10 * seed + dist.get_rank())
+    x, y = torch.randn(n, 5, generator=generator), torch.randint(3, (n,), generator=generator)
+
+    def step():
+        model.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y, reduction="sum")
+        (loss * factor * 2 / 11 if factor else loss / n).backward()
+        return loss, n
+
+    return model, step
+
+
+def of_weighted_ranks():
+    """Returns by factor what was found on two ranks from several seeds."""
+    return {factor: [asked(*weighted_by_ranks(seed, factor), lambda pairs: sum(
+        loss for loss, _ in pairs) / sum(n for _, n in pairs)) for seed in (0, 1, 2, 4)]
+        for factor in (0, 1.3)}
+
+
 def clipped_elsewhere():
     """Clips by other Parameters that have the same gradients, as master weights do."""
     model = nn.parallel.DistributedDataParallel(Model().double())
@@ -1093,6 +1119,16 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(report["verdict"], verdict, report["text"])
             self.assertEqual({w["kind"] for w in report["wrong"]}, kinds, report["text"])
             self.assertIn("saw its norm: that norm was not judged", report["text"])
+
+    def test_a_factor_is_only_said_of_a_multiple(self):
+        found = ranks.run(of_weighted_ranks, 2)[0]
+        for report in found[0]:
+            self.assertEqual(report["verdict"], "wrong", report["text"])
+            self.assertNotRegex(report["text"], r"p.grad is [\d.]+ times")
+        for report in found[1.3]:
+            wrong, = report["wrong"]
+            self.assertEqual(len(wrong["parameters"]), 6, report["text"])
+            self.assertRegex(wrong["text"][0], r"^p.grad is 1\.(3|299|30\d) times")
 
     def test_a_factor_that_is_known_roughly_is_not_denied(self):
         report = self.on_all_ranks("sums in bfloat16")

@@ -324,6 +324,9 @@ class Judge:
         if self._has_kink(key):
             return self._undecide([key], "the loss has a kink here")
         factor = _common(found, again)
+        is_multiple = factor is None or self._is_multiple(key, factor)
+        between = None if is_multiple is False else _between(found, again)
+        factor = factor if is_multiple else None
         said = found.values(key)
         known = None if factor is not None else self._known_gradient([key], True)
         if known is not None and self._compare_with_known(key, *known):
@@ -337,10 +340,9 @@ class Judge:
                                      {rank: factor for rank in said}, keys=[key], said=said,
                                      right=known[0] if known else self._right(key),
                                      assumed=self._assumed_of(key, factor)))
-        between = _between(found, again)
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
                           right=known[0] if known else "", between=between or (),
-                          is_no_multiple=between is None))
+                          is_no_multiple=between is None and is_multiple is not None))
         return None
 
     def _compare_with_known(self, key, words, measurements, values, others):
@@ -363,14 +365,31 @@ class Judge:
                 return False
         return True
 
-    def _resolved(self, key, seed):
+    def _is_multiple(self, key, factor):
+        """Returns whether p.grad is this multiple of the derivative across its own direction, too,
+        where most of what is no multiple shows; None if that is not resolved in float32."""
+        n = math.prod(self._measuring.pieces[key].shape)
+        if self._measuring.dtype != torch.float32 or n == 1:
+            return True
+        is_fine = True
+        for seed in (*_ACROSS_SEEDS, _SEEDS[2]):
+            m = self._resolved(key, seed, alike=None)
+            off, room = abs(m.total() - factor * m.measured), abs(factor) * m.resolution
+            # The factor may itself be off by what same_number() allows.
+            if off > _CONFIRMED_BY * room + 0.01 * abs(m.total()):
+                return False
+            size = max(said.size for said in m.said[key].values()) / math.sqrt(n)
+            is_fine = is_fine and off <= room + 0.01 * abs(m.total()) and room <= _ROUGHLY * size
+        return is_fine or None
+
+    def _resolved(self, key, seed, alike=False):
         """Measures one piece, moved as far as gives the loss's derivative most exactly."""
-        best = self._measuring.measure([key], seed, alike=False)
+        best = self._measuring.measure([key], seed, alike=alike)
         for size in (1, 4, 16):
             if best.ratio() is not None:
                 break
-            far = self._measuring.measure([key], seed, size=size, alike=False)
-            near = self._half_of(far, [key], seed, size, alike=False)
+            far = self._measuring.measure([key], seed, size=size, alike=alike)
+            near = self._half_of(far, [key], seed, size, alike=alike)
             near.rounding /= _LIKELY
             near.resolution += near.rounding
             if near.resolution < best.resolution:
