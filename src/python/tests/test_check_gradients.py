@@ -326,7 +326,7 @@ def off_by(factor, name, dtype):
 
 def weighted_by_ranks(seed, factor=0):
     """Returns a step whose gradients are those of the mean over ranks, and whose loss is that over
-    rows, of which both ranks have different numbers; with a factor, gradients are off by it alone."""
+    rows, of which both ranks have different numbers; with a factor, they are off by it alone."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
     model = nn.parallel.DistributedDataParallel(model)
@@ -1324,12 +1324,10 @@ class CheckGradients(unittest.TestCase):
         self.assertEqual(report["verdict"], "undecided", report["text"])
         self.assertEqual(report["ambiguous"], norms)
         self.assertEqual(self.on_all_ranks("stages, told")["verdict"], "right")
-        report = self.on_all_ranks("norms forgotten, True")
-        self.assertEqual([w["parameters"] for w in report["wrong"]],
-                         [[f"all.{name}" for name in norms]], report["text"])
-        report = self.on_all_ranks("norms forgotten, False")
-        self.assertEqual((report["verdict"], report["ambiguous"]),
-                         ("undecided", [f"all.{name}" for name in norms]), report["text"])
+        for wraps in (True, False):
+            report = self.on_all_ranks(f"norms forgotten, {wraps}")
+            self.assertEqual([w["parameters"] for w in report["wrong"]],
+                             [[f"all.{name}" for name in norms]], report["text"])
 
     def test_a_missing_sum_is_told_and_placed(self):
         report = self.on_all_ranks("norm")

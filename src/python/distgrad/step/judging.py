@@ -442,12 +442,16 @@ class Judge:
         return found
 
     def _is_copied(self, piece):
-        """Returns whether the piece's module, of which nothing is cut, gives all its holders the
-        same: they have one input then, as copies do."""
+        """Returns whether nothing of the piece's module is cut, and its holders have copies of
+        other parameters, too, more than the one that a pipeline's ends may share, or the module
+        gives all of them the same."""
         module, runs, found = piece.name.rpartition(".")[0], self._measuring.runs, []
         if any(other.index > 0 and other.name.rpartition(".")[0] == module
                for other in self._measuring.pieces.values()):
             return False
+        if len({other.name for other in self._measuring.pieces.values() if not other.is_constant
+                and set(piece.holders) <= set(other.holders)}) > 1:
+            return True
 
         def act(key, x):
             if key[0] == module and not is_in_backward():
