@@ -524,6 +524,20 @@ TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
       HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
 }
 
+TEST_F(EndToEnd, AnOperatorOfALibraryMayStackOrJoinWhatItGathers) {
+  const std::string gather =
+      "all_gather=library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::all_gather";
+  const auto audit = [&](const std::string& name) {
+    return run({"audit", gather + name, "--without", "cotangent,operand,graph,dtype"});
+  };
+  for (const char* name : {"", "_joined"}) {
+    EXPECT_EQ(audit(name), 0) << out_ << err_;
+    EXPECT_THAT(out_, HasSubstr("right for sum and mean")) << name;
+  }
+  EXPECT_EQ(audit("_own"), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("own-slice"));
+}
+
 TEST_F(EndToEnd, NothingRan) {
   write_debate("a.json", R"({ "simclr": "match" })");
   EXPECT_EQ(run({"run", "--filter", "nowhere", "a.json"}), 4);

@@ -95,6 +95,17 @@ at::Tensor joined(const IValue& result, const CollectiveCall& call) {
   throw std::runtime_error("it returns neither a tensor nor a list of tensors");
 }
 
+// Returns what an operator without a dim gives, ranks' tensors one after the other or stacked, in
+// the form that the step asks for.
+at::Tensor as_asked(const at::Tensor& x, const CollectiveCall& call, const at::Tensor& operand,
+                    std::int64_t ranks) {
+  if (!traits(call.kind).joins() || operand.dim() == 0) return x;
+  const bool is_stacked = x.dim() == operand.dim() + 1 && x.size(0) == ranks;
+  const bool is_joined = x.dim() == operand.dim() && x.size(0) == ranks * operand.size(0);
+  if (!call.dim && is_joined) return x.unflatten(0, {ranks, operand.size(0)});
+  return call.dim == 0 && is_stacked ? x.flatten(0, 1) : x;
+}
+
 // Returns zeros, whatever x holds, that stay in its graph.
 at::Tensor zeros_attached(const at::Tensor& x) {
   return at::where(at::zeros_like(x, x.options().dtype(at::kBool).requires_grad(false)), x,
@@ -183,7 +194,7 @@ at::Tensor LibraryOperator::operator()(const Call& call, Connection& connection,
   }
   op_.callBoxed(stack);
   if (stack.empty()) throw std::runtime_error(name_ + " returns nothing");
-  at::Tensor result = joined(stack[0], spec);
+  const at::Tensor result = as_asked(joined(stack[0], spec), spec, operand, call.size);
   return traits(spec.kind).only_on_root && connection.rank() != spec.root ? zeros_attached(result)
                                                                           : result;
 }

@@ -1,6 +1,7 @@
 // Operators that a user's library might register: an all_reduce whose backward is right for one
 // loss that every rank computes, one that is right for the sum of the ranks' losses, one that is
-// right for neither, and one that is for contiguous cotangents only.
+// right for neither, and one that is for contiguous cotangents only. Three of all_gather: one
+// stacks, one joins, and the backward of one keeps what its own loss saw.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
@@ -42,6 +43,39 @@ at::Tensor all_reduce(const at::Tensor& x, std::string group_name) {
   return AllReduce<kBackward>::apply(x, group_name);
 }
 
+enum class Form { kStacked, kJoined, kOwnSlice };
+
+template <Form kForm>
+struct AllGather : torch::autograd::Function<AllGather<kForm>> {
+  static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                            const std::string& group) {
+    ctx->saved_data["group"] = group;
+    ctx->saved_data["rows"] = x.dim() > 0 ? x.size(0) : -1;
+    const auto ranks = c10d::resolve_process_group(group);
+    std::vector<std::vector<at::Tensor>> parts(1);
+    for (int r = 0; r < ranks->getSize(); ++r)
+      parts[0].push_back(at::empty_like(x, at::MemoryFormat::Contiguous));
+    std::vector<at::Tensor> own = {x.contiguous()};
+    ranks->allgather(parts, own)->wait();
+    return kForm == Form::kJoined && x.dim() > 0 ? at::cat(parts[0]) : at::stack(parts[0]);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list g) {
+    const std::string group = ctx->saved_data["group"].toStringRef();
+    const int rank = c10d::resolve_process_group(group)->getRank();
+    const std::int64_t rows = ctx->saved_data["rows"].toInt();
+    const at::Tensor sum = kForm == Form::kOwnSlice ? g[0] : summed(g[0], group);
+    const bool is_joined = kForm == Form::kJoined && rows >= 0;
+    const at::Tensor own = is_joined ? sum.narrow(0, rank * rows, rows) : sum[rank];
+    return {own.clone(), at::Tensor()};
+  }
+};
+
+template <Form kForm>
+at::Tensor all_gather(const at::Tensor& x, std::string group_name) {
+  return AllGather<kForm>::apply(x, group_name);
+}
+
 at::Tensor compressed(const at::Tensor& x, std::int64_t bits) { return x / bits; }
 
 }  // namespace
@@ -52,5 +86,8 @@ TORCH_LIBRARY(example, m) {
   m.def("halved(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kHalved>);
   m.def("in_memory_order(Tensor x, str group_name) -> Tensor",
         all_reduce<Backward::kInMemoryOrder>);
+  m.def("all_gather(Tensor x, str group_name) -> Tensor", all_gather<Form::kStacked>);
+  m.def("all_gather_joined(Tensor x, str group_name) -> Tensor", all_gather<Form::kJoined>);
+  m.def("all_gather_own(Tensor x, str group_name) -> Tensor", all_gather<Form::kOwnSlice>);
   m.def("compressed(Tensor x, int bits) -> Tensor", compressed);
 }
