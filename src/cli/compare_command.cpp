@@ -106,7 +106,8 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
       ->allow_extra_args(false);
   app.add_option("--prefix", options.prefix, "what is left out where a name begins with it")
       ->type_name("PREFIX");
-  app.add_flag("--strict", options.strict, "a match that shows nothing is not good enough");
+  app.add_flag("--strict", options.strict,
+               "a match that shows nothing, or lacks a rank's file, fails");
   app.add_option("--json", options.json, "write the comparison as JSON; - is standard output")
       ->type_name("FILE");
   const ReportOptions reports(app, "--json");
@@ -162,7 +163,8 @@ ExitCode compare_command(const Arguments& arguments) {
     if (!write_reports(options.reports, report, format_context(report.command)))
       return ExitCode::kUserError;
   }
-  const bool good = comparison.all_right() && (comparison.vacuous.empty() || !options.strict);
+  const bool shows_all = comparison.vacuous.empty() && comparison.absent_ranks.empty();
+  const bool good = comparison.all_right() && (shows_all || !options.strict);
   return good ? ExitCode::kAsExpected : ExitCode::kNotAsExpected;
 }
 

@@ -104,6 +104,24 @@ TEST_F(CompareEndToEnd, AMatchThatShowsNothingIsToldAndFailsUnderStrict) {
   EXPECT_TRUE(Json::parse(read("c.json"))["vacuous"].is_null());
 }
 
+TEST_F(CompareEndToEnd, ARankWithoutAFileIsToldAndFailsUnderStrict) {
+  write("ref.json", R"({"w": [1, 2, 3]})");
+  for (const int rank : {0, 2}) write(fmt::format("obs/rank_{}.json", rank), R"({"w": [1, 2, 3]})");
+  EXPECT_EQ(compare("ref.json obs"), 0) << out_;
+  EXPECT_THAT(out_, HasSubstr("1 right; no file of rank 1.\n"));
+  EXPECT_EQ(compare("--strict ref.json obs"), 1) << out_;
+}
+
+TEST_F(CompareEndToEnd, WhatIsNearCountsUnlessItIsForgiven) {
+  write("ref.json", R"({"w": [1.01, 2.03, 3.07, 4.11]})");
+  write("obs.json", R"({"w": [1.01, 2.03, 3.07, 4.13]})");
+  EXPECT_EQ(compare("ref.json obs.json"), 1) << out_;
+  EXPECT_THAT(out_, HasSubstr("0 right, 1 near.\n"));
+  write("obs.json", R"({"w": [1.01, 2.03, 3.07, 4.5]})");
+  EXPECT_EQ(compare("--dtype bfloat16 ref.json obs.json"), 0) << out_;
+  EXPECT_THAT(out_, HasSubstr("0 right, 1 near, which is not counted.\n"));
+}
+
 TEST_F(CompareEndToEnd, ParametersThatOnlySomeRanksHold) {
   write("ref.json", R"({"a": [1, 2], "b": [3, 4], "c": [5, 6]})");
   // Two stages: told from what the other rank holds in its place.

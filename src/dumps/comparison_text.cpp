@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "dumps/comparison_report.h"
@@ -169,13 +170,15 @@ std::string every_line(const DumpComparison& c) {
 }
 
 std::string summary_text(const DumpComparison& c) {
-  std::size_t right = 0, near = 0, unclear = 0;
+  std::map<Explanation, std::size_t> counts;
+  std::size_t forgiven = 0;
   for (const ParameterResult& r : c.parameters) {
-    right += r.is_right() ? 1 : 0;
-    near += r.explanation == Explanation::kClose ? 1 : 0;
-    unclear += r.explanation == Explanation::kUnclear ? 1 : 0;
+    ++counts[r.explanation];
+    forgiven += r.explanation == Explanation::kClose && r.is_forgiven ? 1 : 0;
   }
-  const std::size_t wrong = c.parameters.size() - right - near - unclear;
+  const std::size_t right = counts[Explanation::kRight], noise = counts[Explanation::kNoise],
+                    near = counts[Explanation::kClose], unclear = counts[Explanation::kUnclear],
+                    wrong = c.parameters.size() - right - noise - near - unclear;
   std::vector<std::string> axes;
   for (const DumpAxis& axis : c.mesh) axes.push_back(fmt::format("{} {}", axis.name, axis.size));
   std::string world = c.world_size == 0 ? "" : " on " + count_text(c.world_size, "rank");
@@ -183,8 +186,11 @@ std::string summary_text(const DumpComparison& c) {
   std::string text =
       fmt::format("{}{}: {} right", parameters_text(c.parameters.size()), world, thousands(right));
   if (wrong > 0) text += fmt::format(", {} not", thousands(wrong));
-  if (near > 0) text += fmt::format(", {} near", thousands(near));
+  if (near > forgiven) text += fmt::format(", {} near", thousands(near - forgiven));
+  if (forgiven > 0) text += fmt::format(", {} near, which is not counted", thousands(forgiven));
+  if (noise > 0) text += fmt::format(", {} not judged", thousands(noise));
   if (unclear > 0) text += fmt::format(", {} cannot be judged", thousands(unclear));
+  if (!c.absent_ranks.empty()) text += "; no file of " + ranks_text(c.absent_ranks);
   return text + ".\n";
 }
 
