@@ -42,7 +42,8 @@ def for_lightning(objective="mean", **options):
     """lightning.Trainer(..., callbacks=[distgrad.callbacks.for_lightning()])
 
     `options` are check_gradients'. Supports automatic optimisation without accumulation. The
-    module's training_step() is called as the strategy calls it."""
+    module's training_step() is called as the strategy calls it, and its hooks between backward
+    and optimizer.step() are, but not those of other callbacks."""
     from lightning import Callback
 
     class Check(Callback):
@@ -59,6 +60,10 @@ def for_lightning(objective="mean", **options):
                 found = strategy.training_step(batch, batch_idx)
                 loss = found["loss"] if isinstance(found, dict) else found
                 strategy.backward(loss, None)
+                for optimizer in trainer.optimizers:  # as Lightning does before optimizer.step()
+                    module.on_before_optimizer_step(optimizer)
+                    module.configure_gradient_clipping(optimizer, trainer.gradient_clip_val,
+                                                       trainer.gradient_clip_algorithm)
                 return loss.detach()
 
             with _nothing_logged(module):

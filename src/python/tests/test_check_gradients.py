@@ -855,8 +855,16 @@ def in_trainers(times):
             return {"loss": model(batch).square().mean()}
 
         def backward(self, loss, optimizer):
-            (times * loss).backward()
+            loss.backward()
 
+    def multiply(optimizer):
+        for p in model.parameters():
+            p.grad *= times
+
+    model.on_before_optimizer_step = multiply
+    model.configure_gradient_clipping = lambda optimizer, value, algorithm: None
+    trainer = SimpleNamespace(strategy=Strategy(), optimizers=["the optimizer"],
+                              gradient_clip_val=None, gradient_clip_algorithm=None)
     sys.modules["transformers"] = SimpleNamespace(TrainerCallback=object)
     sys.modules["lightning"] = SimpleNamespace(Callback=object)
     options = SimpleNamespace(gradient_accumulation_steps=2, device="cpu")
@@ -864,8 +872,8 @@ def in_trainers(times):
     transformers = raised(
         callbacks.for_transformers(Trainer()).on_train_begin, options, None, None,
         train_dataloader=[{"x": x} for x in batches])
-    lightning = raised(callbacks.for_lightning().on_train_batch_start,
-                       SimpleNamespace(strategy=Strategy()), model, batches[0], 0)
+    lightning = raised(callbacks.for_lightning().on_train_batch_start, trainer, model, batches[0],
+                       0)
     drawn = torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(3)))
     return transformers, lightning, drawn
 
