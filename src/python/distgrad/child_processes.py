@@ -303,6 +303,10 @@ def join_group(rank, world_size, backend, folder, timeout_s, place=None):
     store = (dist.FileStore(os.path.join(folder, "store"), world_size) if not place
              else _store_at(place, rank, limit))
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size, timeout=limit)
+    # A rank may be through here while another still connects to it. If it then died in the user's
+    # code, the other one would fail here, and what it calls there would never be known.
+    store.set(f"joined-{rank}", "")
+    store.wait([f"joined-{other}" for other in range(world_size)], limit)
 
 
 def _store_at(place, rank, limit):

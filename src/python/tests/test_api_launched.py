@@ -109,7 +109,8 @@ class AStep(unittest.TestCase):
     def test_says_on_all_ranks_who_was_late_and_whose_call_differs(self):
         for step, words in (("late", ("rank 1 has not entered all_reduce sum of float32 [3], where"
                                       " ranks 0, 2 (", "rank 1 was at:", " in late")),
-                            ("other_sizes", ("are in all_reduce sum of float32 [2000]",
+                            ("other_sizes", (" in all_reduce sum of float32 [2000]",
+                                             " in all_reduce sum of float32 [4]",
                                              " in other_sizes"))):
             said = printed(lambda rank: STEPS.format(package=PACKAGE, step=step))
             for rank, text in said.items():
