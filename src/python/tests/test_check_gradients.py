@@ -642,6 +642,36 @@ def under_an_optimizer(name):
     return report
 
 
+class OwnersUpdate:
+    """Updates each parameter on one rank, and sends it to the others, as ZeRO does."""
+
+    def __init__(self, model, is_sent):
+        self.parameters, self.is_sent = list(model.parameters()), is_sent
+        own = [p for i, p in enumerate(self.parameters) if is_owner(i)]
+        self.inner = torch.optim.Adam(own, 1e-2)
+
+    def step(self):
+        self.inner.step()
+        for i, p in enumerate(self.parameters) if self.is_sent else ():
+            dist.broadcast(p.data, i % dist.get_world_size())
+
+
+def is_owner(i):
+    return i % dist.get_world_size() == dist.get_rank()
+
+
+def with_owners(change=lambda model: None, is_sent=True, is_told=True):
+    model = Model().double()
+
+    def leave_to_owners(model):
+        change(model)
+        for i, p in enumerate(model.parameters()):
+            p.grad = p.grad if is_owner(i) else None
+
+    optimizer = OwnersUpdate(model, is_sent) if is_told else None
+    return asked(model, averaged(model, change=leave_to_owners), optimizer=optimizer)
+
+
 def asked(model, step, objective="mean", **more):
     report = distgrad.check_gradients(model, step, objective, raise_exception=False, **more)
     return {**report.to_dict(), "text": str(report)}
@@ -755,6 +785,8 @@ def everything():
     found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
     found["rounded"] = asked(model, averaged(model, change=rounded_to_float16))
     found["optimizer"] = asked(m := Model().double(), averaged(m, change=updated))
+    found["owners"] = {"right": with_owners(), "doubled": with_owners(doubled_bias),
+                       "not sent": with_owners(is_sent=False), "untold": with_owners(is_told=False)}
     found["optimizers"] = {name: under_an_optimizer(name) for name in OPTIMIZERS}
     found["disputed"] = asked(*student())
     found["not raised"] = raised(distgrad.check_gradients, *student())
@@ -1314,6 +1346,19 @@ class CheckGradients(unittest.TestCase):
                 self.assertEqual((wrong["kind"], wrong["parameters"]), ("copies", parameters))
                 self.assertIn(f"6 gradients, all right, and {len(parameters)} parameter",
                               reports[name]["text"])
+
+    def test_a_gradient_of_one_rank_alone_is_right_if_its_update_is_sent(self):
+        for found in self.found:
+            right, doubled, not_sent, untold = found["owners"].values()
+            self.assertEqual(right["verdict"], "right", right["text"])
+            self.assertIn("optimizer.step() moves all copies alike", " ".join(right["notes"]))
+            wrong, = doubled["wrong"]
+            self.assertEqual(wrong["parameters"], ["second.bias"])
+            self.assertEqual({round(f, 6) for f in wrong["factors"].values()}, {2.0})
+            for report in (not_sent, untold):
+                self.assertEqual(report["verdict"], "wrong", report["text"])
+            self.assertNotIn("ZeRO", not_sent["text"])
+            self.assertIn("as with ZeRO, give `optimizer`", " ".join(untold["notes"]))
 
     def test_gradients_that_are_added_to_are_noted(self):
         report = self.on_all_ranks("not cleared")

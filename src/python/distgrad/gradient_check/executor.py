@@ -329,16 +329,14 @@ class Executor:
         given = [(o, self._cotangent(o, t, p)) for run, p in zip(runs, probes)
                  for o, t in self._with_cotangents(run, p)]
         given = [(output, c, c.clone()) for output, c in given if c is not None]
-        before = calls_entered()
+        since = calls_entered()
         with self._team.watch.one_call():
             gradients = self.subject.backward(runs, [(o.tensor, c) for o, c, _ in given],
                                               probe.graph == "kept")
         self._check_not_late()
         leaves = self.subject.leaves
         return {"row": sum(self._project(g) for g in gradients), "gradients": gradients,
-                "rank": self._team.rank,
-                "entered": {name: count - before.get(name, 0)
-                            for name, count in calls_entered().items()},
+                "rank": self._team.rank, "entered": calls_entered(since),
                 "written": [o.name for o, c, before in given if not torch.equal(c, before)],
                 "missing": [leaf.name for leaf, g in zip(leaves, gradients[0]) if g is None],
                 "inputs": self.subject.written(runs[0])}

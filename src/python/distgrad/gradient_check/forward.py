@@ -339,19 +339,19 @@ class Measurement:
         the inputs, which may have a kink or a jump. Steps are ninths, which no dtype holds exactly,
         of three sizes, as roundings may cancel out at one. Smaller ones follow while they show much
         less, as noise does not depend on the step, and a curve does."""
-        values = self._nines(_NOISE_STEPS)
-        found = list(map(_sixth_differences, values))
-        shares = [off / self._size_of(nine).clamp_min(1e-300) for off, nine in zip(found, values)]
-        for step in _CURVE_STEPS:
-            before, last = (_finite(x).max() for x in shares[-2:])
-            if last < QUIET or last * _FALLS > before:
-                break
-            values = torch.cat([values, self._nines((step,))])
-            found.append(_sixth_differences(values[-1]))
-            shares.append(found[-1] / self._size_of(values[-1]).clamp_min(1e-300))
+        nines, found, shares = [], [], []
+        for steps in (_NOISE_STEPS, *zip(_CURVE_STEPS)):
+            if shares:
+                before, last = (_finite(x).max() for x in shares[-2:])
+                if last < QUIET or last * _FALLS > before:
+                    break
+            for nine in self._nines(steps):
+                nines.append(nine)
+                found.append(_sixth_differences(nine))
+                shares.append(found[-1] / self._size_of(nine).clamp_min(1e-300))
         noise = self._by_span(_finite(torch.stack(found).amin(0)))
         share = float(_finite(torch.stack(shares).amin(0)).max())
-        return noise, self._size_of(torch.cat([self._base[None], *values])), share
+        return noise, self._size_of(torch.cat([self._base[None], *nines])), share
 
     def _nines(self, steps):
         """Returns [step, move, output]: the outputs at nine moves in each step."""
@@ -489,12 +489,12 @@ def _sixth_differences(nine):
     binomial = torch.tensor([1.0, -6, 15, -20, 15, -6, 1], dtype=torch.float64)
     off = (nine.unfold(0, 7, 1) @ binomial).abs().amax(0) / 924**0.5
     changes = (nine.diff(dim=0) != 0).sum(0) >= 5
-    return torch.where(changes, off, torch.full_like(off, float("inf")))
+    return off.masked_fill(~changes, float("inf"))
 
 
 def _finite(x):
     """Replaces by 0 what is not finite."""
-    return torch.where(x.isfinite(), x, torch.zeros_like(x))
+    return x.nan_to_num(0.0, 0.0, 0.0)
 
 
 def _still_grow(slopes, room):

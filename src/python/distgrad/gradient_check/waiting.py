@@ -137,9 +137,8 @@ class Waiting:
         return State(self._plan, False, self._entered(), collective, where, self._moved)
 
     def _entered(self):
-        now = calls_entered()
-        return tuple(sorted((name, count - self._begun.get(name, 0)) for name, count in now.items()
-                            if count > self._begun.get(name, 0)))
+        return tuple(sorted((name, count) for name, count in calls_entered(self._begun).items()
+                            if count > 0))
 
     def _tell(self, state):
         with contextlib.suppress(RuntimeError):
@@ -166,10 +165,20 @@ def is_main_thread():
     return threading.current_thread() is threading.main_thread()
 
 
-def calls_entered():
-    """Returns {group's name: number of collectives, sends and receives that this rank entered}."""
+def calls_entered(since=None):
+    """Returns {group's name: number of collectives, sends and receives that this rank entered},
+    all of them or those since calls_entered() returned `since`."""
     found = {}
     for group, name in list(c10d._world.pg_names.items()):
         with contextlib.suppress(RuntimeError):
-            found[name] = group._get_sequence_number_for_group()
+            number = group._get_sequence_number_for_group()
+            found[name] = number - (since.get(name, 0) if since else 0)
     return found
+
+
+def entered_smaller(size, since):
+    """Returns whether this rank communicated in a group of fewer ranks than `size` since
+    calls_entered() returned `since`."""
+    entered = calls_entered(since)
+    return any(group.size() < size and entered.get(name)
+               for group, name in list(c10d._world.pg_names.items()))

@@ -39,8 +39,9 @@ def check_gradients(
         have under different names: "embedding.weight=head.weight".
     detached: lines of step()'s code, as the report names them, where what is detached is a constant
         on purpose: ("byol.py:12",); True: wherever it is.
-    optimizer: a torch.optim.Optimizer, whose step() is run once and taken back: copies that are
-        equal before it are to be equal after it.
+    optimizer: a torch.optim.Optimizer, or what holds one, whose step() is run once and taken back:
+        copies that are equal before it are to be equal after it. A gradient that one rank alone
+        has, as with ZeRO, counts for all copies that it moves alike.
     scale: what p.grad is to be times the derivative: a loss scale that is taken out later.
     search_s: seconds after which no further parameters are told apart once something is wrong;
         timeout_s: seconds for one run of step().
@@ -70,8 +71,8 @@ def check_gradients(
     if objective not in OBJECTIVES and not callable(objective):
         raise ValueError(f"objective is to be one of {', '.join(OBJECTIVES)}, or a function of all"
                          f" ranks' losses, not {objective!r}")
-    if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer)):
-        raise TypeError("optimizer is to be a torch.optim.Optimizer, not a"
+    if not (optimizer is None or callable(getattr(optimizer, "step", None))):
+        raise TypeError("optimizer is to have a step(), as a torch.optim.Optimizer has, not a"
                         f" {type(optimizer).__name__}")
     _check_group(group, timeout_s)
     options = Options(objective, _names(copies), _names(pieces),

@@ -2,12 +2,11 @@
 of the function with the arguments that it got there."""
 
 import torch
-import torch.distributed.distributed_c10d as c10d
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ..gradient_check.leading import check
 from ..gradient_check.passes import Options
-from ..gradient_check.waiting import calls_entered
+from ..gradient_check.waiting import calls_entered, entered_smaller
 from ..ranks.places import place
 from .roots import is_in_backward
 from .seen import functions_noted
@@ -30,22 +29,14 @@ def measured(runs, watch, after, before):
     for i, (function, text, args) in enumerate(found):
         if args is None:
             continue
-        before = calls_entered()
+        since = calls_entered()
         report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
         # It was judged for losses of the whole team. With one per subgroup it may be right.
-        is_in_parts = any(runs.gather(_entered_smaller(runs.team.size, before)))
+        is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
         lines += _told(text, report, may_be_copies, is_in_parts)
     return lines
-
-
-def _entered_smaller(size, before):
-    """Returns whether this rank communicated in a group of fewer ranks than `size` since
-    calls_entered() gave `before`."""
-    now = calls_entered()
-    return any(group.size() < size and now.get(name) != before.get(name)
-               for group, name in list(c10d._world.pg_names.items()))
 
 
 def _digests(args):

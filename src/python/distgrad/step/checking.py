@@ -15,7 +15,7 @@ from .errors import StepError
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge, with_constants
 from .measuring import Measuring
-from .optimizing import parted
+from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
@@ -27,7 +27,7 @@ from .wording import clipping_text, is_clipped, uneven_text
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
-_SEEN = 10  # A change of so many resolutions is clearly one.
+_CLEAR = 10  # A change of so many resolutions is clearly one.
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
@@ -64,6 +64,7 @@ class _Check:
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
         self._is_short = False  # Whether modules give a short dtype, without which all was measured
         self._clipped = {}  # {name: what clip_grad_norm_ multiplied this rank's gradient by}
+        self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
         self._uneven = []  # [(Piece, {rank: such a factor})] of copies whose factors differ
 
     def report(self):
@@ -125,6 +126,9 @@ class _Check:
                    for name in runs.parameters}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
                      for name, g in gradients.items()}
+        alone = self._on_one_rank_alone(known, gradients)
+        if alone and self._options.optimizer is not None:
+            alone = self._take_for_copies(alone, known, gradients)
         names, ranks = self._not_finite(gradients)
         if names:
             report.undecide(f"the gradients of {_some(names)} are not finite on"
@@ -138,6 +142,7 @@ class _Check:
             self._dispute(report, judgement, measuring,
                           lambda: self._judged(known, gradients, base, measuring.cast_to))
         self._fill(report, judgement, known, gradients, clipping, measuring.shared)
+        self._note_alone(report, alone)
         # In a short dtype cotangents have errors as large as the differences between places.
         if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
@@ -419,22 +424,17 @@ class _Check:
     @staticmethod
     def _is_seen(measuring, key):
         """Returns whether the loss clearly depends on this piece."""
-        found = [measuring.measure([key], seed, alike=False) for seed in _HELD_SEEDS]
-        return all(abs(m.measured) > _SEEN * m.resolution for m in found)
+        return all(abs(m.measured) > _CLEAR * m.resolution for m in _moves(measuring, [key]))
 
     @staticmethod
     def _is_constant(measuring, key):
         """Returns whether no change of the loss is seen when this piece moves."""
-        found = [measuring.measure([key], seed, alike=False) for seed in _HELD_SEEDS]
-        return all(abs(m.measured) <= m.resolution for m in found)
+        return all(abs(m.measured) <= m.resolution for m in _moves(measuring, [key]))
 
     @staticmethod
     def _agrees(measuring, keys):
-        for seed in _HELD_SEEDS:
-            found = measuring.measure(keys, seed, alike=False)
-            if not found.agrees() or found.weight() < 100 * found.resolution:
-                return False
-        return True
+        return all(m.agrees() and m.weight() >= 100 * m.resolution
+                   for m in _moves(measuring, keys))
 
     def _alternatives(self, gradients):
         """Returns gradients that may be the right ones, as {words: {name: tensor or None}}."""
@@ -514,14 +514,58 @@ class _Check:
                 by_text.setdefault(uneven_text(factors), []).append(piece.name)
         report.wrong += [Wrong("clipping", names, {}, [text]) for text, names in by_text.items()]
 
+    def _on_one_rank_alone(self, known, gradients):
+        """Returns [(Piece, rank)] of those whose copies have no gradient but on this rank, as with
+        ZeRO, where the update of one rank is sent to the others."""
+        lacking = self._runs.gather({name for name, g in gradients.items() if g is None})
+        having = {p: [r for r in p.holders if p.name not in lacking[r]] for p in known}
+        return [(p, ranks[0]) for p, ranks in having.items()
+                if p.digest and len(p.holders) > len(ranks) == 1]
+
+    def _take_for_copies(self, alone, known, gradients):
+        """Gives the one gradient of these pieces to all copies that optimizer.step() moves alike.
+        Returns the others."""
+        left, taken = [], []
+        for piece, owner in alone:
+            update = self._updates(known)[piece.key]
+            if not (update.stay_copies and update.move):
+                left.append((piece, owner))
+                continue
+            mine = gradients.get(piece.name) if self._runs.rank == owner else None
+            gradient = self._runs.gather(mine)[owner]
+            if self._runs.rank in piece.holders:
+                gradients[piece.name] = gradient.to(self._runs.parameters[piece.name].device)
+            taken.append(piece.name)
+        if taken:
+            self._notes.append(f"p.grad of {_some(taken)} is on one rank alone: optimizer.step()"
+                               " moves all copies alike, so it was taken for that of all")
+        return left
+
+    def _note_alone(self, report, alone):
+        wrong = {name for w in report.wrong for name in w.parameters}
+        names = list(dict.fromkeys(p.name for p, _ in alone if p.name in wrong))
+        if names and self._options.optimizer is None:
+            self._notes.append(f"p.grad of {_some(names)} is None on all ranks but one: if the"
+                               " update of that rank is sent to the others, as with ZeRO, give"
+                               " `optimizer`, and that is checked")
+
+    def _updates(self, known):
+        if self._update_of is None:
+            self._update_of = updates(self._options.optimizer, self._runs, known)
+        return self._update_of
+
     def _judge_optimizer(self, report, known):
         """Reports copies that optimizer.step() makes different, from gradients that are equal."""
-        found = parted(self._options.optimizer, self._runs, known)
-        if names := [name for name, is_equal in found.items() if is_equal]:
+        found = {True: [], False: []}
+        for piece in known:
+            update = self._updates(known).get(piece.key)
+            if update and not update.stay_copies:
+                found[update.have_equal_gradients].append(piece.name)
+        if names := list(dict.fromkeys(found[True])):
             report.wrong.append(Wrong("copies", names, {}, [
                 "The copies are equal before optimizer.step(), and so are their gradients, and"
                 " after it the copies differ."]))
-        if names := [name for name, is_equal in found.items() if not is_equal]:
+        if names := list(dict.fromkeys(found[False])):
             self._notes.append(f"the copies of {_some(names)} are equal before optimizer.step() and"
                                " not after it: their gradients are not equal bit for bit")
 
@@ -535,6 +579,11 @@ class _Check:
         objective = self._options.objective
         return objective if isinstance(objective, str) else getattr(
             objective, "__name__", "a function")
+
+
+def _moves(measuring, keys):
+    """Yields Measurements of these pieces along other directions than the judge's."""
+    return (measuring.measure(keys, seed, alike=False) for seed in _HELD_SEEDS)
 
 
 def _copies(tensors):

@@ -1,6 +1,7 @@
-"""Finds copies of parameters that optimizer.step() makes different."""
+"""Finds what optimizer.step() does to the copies of parameters."""
 
 import copy
+import dataclasses
 
 import torch
 
@@ -10,10 +11,19 @@ from .variables import digest, local_of
 _DRIFT = 1e-3  # Copies differ if they are farther apart than this part of their move.
 
 
-def parted(optimizer, runs, known):
-    """Returns {name: whether the gradients of its copies are equal bit for bit} of the pieces in
-    `known` whose copies are equal, and are not after a run of the step and of optimizer.step().
-    Leaves optimizer and parameters as they were."""
+@dataclasses.dataclass
+class Update:
+    """Says of a piece's copies whether they stay copies, whether all of them move, and whether
+    their gradients are equal bit for bit."""
+
+    stay_copies: bool
+    move: bool
+    have_equal_gradients: bool
+
+
+def updates(optimizer, runs, known):
+    """Runs the step and optimizer.step(). Returns {key: Update} of the pieces in `known` that have
+    equal copies before. Leaves optimizer and parameters as they were."""
     runs.run()
     own = {name: local_of(p.detach()) for name, p in runs.parameters.items()}
     before = {name: x.clone() for name, x in own.items()}
@@ -33,10 +43,11 @@ def parted(optimizer, runs, known):
     for piece in known:
         if piece.digest and len(piece.holders) > 1:
             rows = [every[rank][piece.name] for rank in piece.holders]
-            if len({at for _, at, *_ in rows}) > 1 and any(
-                    abs(along - rows[0][2]) > _DRIFT * max(size, rows[0][3])
-                    for *_, along, size in rows):
-                found[piece.name] = len({g for g, *_ in rows}) == 1
+            differ = len({at for _, at, *_ in rows}) > 1 and any(
+                abs(along - rows[0][2]) > _DRIFT * max(size, rows[0][3])
+                for *_, along, size in rows)
+            found[piece.key] = Update(not differ, all(size > 0 for *_, size in rows),
+                                      len({g for g, *_ in rows}) == 1)
     return found
 
 
@@ -49,12 +60,13 @@ def _move(name, x, before):
 
 
 def _state_of(optimizer):
-    """Returns a function that gives a torch.optim.Optimizer the state that it has now."""
-    inner = getattr(optimizer, "optim", None)  # ZeroRedundancyOptimizer has this.
+    """Returns a function that gives torch's optimizers, of which this is one or has some, the state
+    that they have now."""
     states = [(o, [(p, copy.deepcopy(kept)) for p, kept in o.state.items()],
                [{key: kept for key, kept in group.items() if key != "params"}
                 for group in o.param_groups])
-              for o in (optimizer, inner) if isinstance(o, torch.optim.Optimizer)]
+              for o in (optimizer, *vars(optimizer).values())
+              if isinstance(o, torch.optim.Optimizer)]
 
     def put_back():
         for o, state, groups in states:
