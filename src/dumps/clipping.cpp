@@ -68,13 +68,12 @@ bool are_multiples(const std::vector<ParameterResult>& results) {
 }
 
 bool have_one_factor(const std::vector<ParameterResult>& results) {
-  constexpr double kSame = 1e-3;
   std::optional<double> factor;
   for (const ParameterResult& r : results) {
     if (r.explanation == Explanation::kNoise || r.largest_expected == 0) continue;
     if (!r.factor || !r.ranks.empty()) return false;
     if (!factor) factor = r.factor;
-    if (std::abs(*r.factor / *factor - 1) > kSame) return false;
+    if (!has_factor(r, *factor)) return false;
   }
   return factor.has_value();
 }

@@ -194,15 +194,16 @@ TEST(CompareDumps, TheSameNaNOnBothSidesIsRight) {
   nan[4] = INFINITY;
   const auto compared = [&](const std::vector<float>& observed) {
     return result_of(sample::whole("w", sample::vector(nan)),
-                     sample::by_rank("w", {sample::vector(observed)}))
-        .explanation;
+                     sample::by_rank("w", {sample::vector(observed)}));
   };
-  EXPECT_EQ(compared(nan), Explanation::kRight);
-  EXPECT_EQ(compared(truth), Explanation::kNotFinite);
+  EXPECT_EQ(compared(nan).explanation, Explanation::kRight);
+  EXPECT_THAT(compared(nan).notes,
+              testing::ElementsAre("NaN or infinite at the same elements of both runs"));
+  EXPECT_EQ(compared(truth).explanation, Explanation::kNotFinite);
   nan[4] = -INFINITY;
   auto other = nan;
   other[4] = INFINITY;
-  EXPECT_EQ(compared(other), Explanation::kNotFinite);
+  EXPECT_EQ(compared(other).explanation, Explanation::kNotFinite);
 }
 
 TEST(CompareDumps, SquareTransposeIsNamed) {

@@ -72,12 +72,6 @@ std::string rows_text(const ResultGroup& g, const ComparisonTextOptions& options
   return out;
 }
 
-bool has_rows(const ResultGroup& g) {
-  const Explanation e = g.members.front()->explanation;
-  return g.members.size() > 1 && (g.each_in_its_own_words() || e == Explanation::kUnexplained ||
-                                  e == Explanation::kClose || e == Explanation::kUnsynchronised);
-}
-
 // Continues a line that is too long below it, indented. Keeps the line's own spaces.
 std::string hanging(const std::string& line, std::size_t width) {
   if (width_of(line) <= width) return line + "\n";
@@ -104,7 +98,7 @@ std::string group_text(const ResultGroup& g, const ComparisonTextOptions& option
   const auto add = [&](const std::string& text) {
     if (!text.empty()) out += wrapped(for_terminal(text), 6, options.width);
   };
-  const bool rows = has_rows(g);
+  const bool rows = g.members.size() > 1 && g.is_in_order();
   if (g.patterns.size() > 1 && !rows) {
     const std::size_t shown =
         options.full ? g.patterns.size() : std::min(kPatterns, g.patterns.size());

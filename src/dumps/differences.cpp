@@ -64,7 +64,10 @@ class Measurement {
 
  private:
   void add_strange(double o, double e, std::int64_t at) {
-    if (same_value(o, e)) return;
+    if (same_value(o, e)) {
+      ++d_.equally_strange;
+      return;
+    }
     if (d_.strange++ == 0) set_worst(o, e, at);
   }
   void set_worst(double o, double e, std::int64_t at) {

@@ -62,7 +62,7 @@ struct Stream {
 };
 
 // Holds what one pass over observed and expected shows. Elements that are not finite count only in
-// `strange`, and only if they are not the same NaN or infinity on both sides.
+// `strange`, or in `equally_strange` if they are the same NaN or infinity on both sides.
 struct Differences {
   std::int64_t size = 0;
   double max_error = 0, error_squares = 0;
@@ -71,7 +71,7 @@ struct Differences {
   double product = 0;      // observed times expected, summed
   std::int64_t worst = 0;  // where the error is largest, or the first strange element
   double worst_observed = 0, worst_expected = 0;
-  std::int64_t strange = 0;
+  std::int64_t strange = 0, equally_strange = 0;
   std::int64_t beyond = 0;  // elements beyond their own bound, if it is element-wise
 
   // Returns the ratio of the 2-norms; infinite if the expected one is 0 and the error is not.

@@ -17,7 +17,10 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr double kSameFactor = 1e-3;  // of two measured factors
+// Returns true for two measured factors that differ no more than rounding makes them.
+bool are_same(double a, double b, double rtol) {
+  return std::abs(a / b - 1) <= std::clamp(rtol / 4, 1e-3, unit_roundoff(DType::kBFloat16) * 2);
+}
 
 std::string on_ranks(const std::vector<int>& ranks) {
   return ranks.empty() ? "" : " on " + ranks_text(ranks);
@@ -152,6 +155,8 @@ class Explaining {
     if (!without.empty())
       r_.notes.push_back(
           fmt::format("no gradient{}, where the reference is zero", on_ranks(without)));
+    if (std::ranges::any_of(m.differences, &Differences::equally_strange))
+      r_.notes.push_back("NaN or infinite at the same elements of both runs");
     Bound tight = m.bound;
     tight.model_floor = 0;
     for (const Differences& d : m.differences)
@@ -211,11 +216,10 @@ class Explaining {
     return true;
   }
 
-  static bool same_mistake(const Mistake& a, const Mistake& b) {
+  bool same_mistake(const Mistake& a, const Mistake& b) const {
     if (a.kind != b.kind) return false;
     return a.kind != Kind::kScaled ||
-           (a.factor.known == b.factor.known &&
-            std::abs(a.factor.value / b.factor.value - 1) <= kSameFactor);
+           (a.factor.known == b.factor.known && are_same(a.factor.value, b.factor.value, r_.rtol));
   }
 
   // Returns true for factors that differ only by a short dtype's rounding.
@@ -437,6 +441,10 @@ constexpr std::array<ExplanationRow, 18> kExplanations = {{
 
 const ExplanationRow& row_of(Explanation explanation) {
   return kExplanations[static_cast<std::size_t>(explanation)];
+}
+
+bool has_factor(const ParameterResult& r, double factor) {
+  return are_same(*r.factor, factor, r.rtol);
 }
 
 ParameterResult explain(const Parameter& parameter, const ExplainContext& context) {

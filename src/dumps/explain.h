@@ -84,6 +84,9 @@ struct ParameterResult {
   bool is_wrong() const { return !is_right() && !is_forgiven; }
 };
 
+// Returns true if the result's factor is this one, as far as its dtype can show. It must have one.
+bool has_factor(const ParameterResult&, double factor);
+
 struct ExplainContext {
   int world_size = 1;
   Tolerance tolerance;

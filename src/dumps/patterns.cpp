@@ -65,14 +65,8 @@ bool is_mild(const ParameterResult& r) {
 bool same_mistake(const ParameterResult& a, const ParameterResult& b) {
   if (a.explanation != b.explanation || a.is_forgiven != b.is_forgiven) return false;
   if (a.explanation == Explanation::kScaled && !a.factor_known && !b.factor_known)
-    return std::abs(*a.factor / *b.factor - 1) <= 1e-3;
+    return has_factor(a, *b.factor) || has_factor(b, *a.factor);
   return a.kind == b.kind && (!a.kind.empty() || a.headline == b.headline);
-}
-
-bool is_told_in_order(const ResultGroup& group) {
-  const Explanation e = group.members.front()->explanation;
-  return e == Explanation::kUnexplained || e == Explanation::kClose ||
-         e == Explanation::kUnsynchronised || group.each_in_its_own_words();
 }
 
 double worst_in(const ResultGroup& group) {
@@ -131,7 +125,7 @@ class Grouping {
       group.patterns = patterns_in(group);
       group.common = common_to(group);
       if (group.each_in_its_own_words()) group.headline = group.members.front()->kind;
-      if (is_told_in_order(group)) continue;
+      if (group.is_in_order()) continue;
       std::stable_sort(group.members.begin(), group.members.end(),
                        [](const auto* a, const auto* b) { return severity(*a) > severity(*b); });
     }
@@ -235,6 +229,12 @@ bool ResultGroup::each_in_its_own_words() const {
   return std::any_of(members.begin(), members.end(), [&](const ParameterResult* r) {
     return !r->kind.empty() && r->headline != members.front()->headline;
   });
+}
+
+bool ResultGroup::is_in_order() const {
+  const Explanation e = members.front()->explanation;
+  return e == Explanation::kUnexplained || e == Explanation::kClose ||
+         e == Explanation::kUnsynchronised || each_in_its_own_words();
 }
 
 std::vector<ResultGroup> groups_of(std::span<const ParameterResult> results) {

@@ -18,12 +18,13 @@ std::string pattern_of(const std::string& name);
 
 struct ResultGroup {
   std::string headline;
-  std::vector<const ParameterResult*> members;  // worst first; in the model's order if nothing
-                                                // explains them, or each has its own words
+  std::vector<const ParameterResult*> members;  // worst first, or in the model's order
   std::vector<std::string> patterns;            // "all 32 of layers.*.norm.weight", "layers.3.w"
   std::string common;  // "exactly the parameters that are Replicate along tp"; may be empty
 
   bool each_in_its_own_words() const;
+  // Returns true if nothing explains the members, or each has its own words.
+  bool is_in_order() const;
 };
 
 // Groups the parameters that are not right by mistake, the worst first. Those that are merely close

@@ -4,6 +4,7 @@
 
 #include "dumps/compare_dumps.h"
 #include "dumps/comparison_report.h"
+#include "dumps/patterns.h"
 #include "dumps/sample_dumps.h"
 
 namespace distgrad::dumps {
@@ -99,6 +100,25 @@ TEST(Rounding, AFactorNearOneThatAllElementsShareIsToldOfEachRank) {
   const auto moved = plus(times(truth, 1.06f), times(numbers(kLength, 3), 0.0045f));
   EXPECT_EQ(Model(truth, on_three_ranks(moved)).w().explanation, Explanation::kClose);
   EXPECT_EQ(Model({1, -2}, on_three_ranks({1.05f, -2.1f})).w().explanation, Explanation::kClose);
+}
+
+// One learning rate or clip multiplies all, and rounding moves what is measured of small tensors.
+TEST(Rounding, AFactorOfManyParametersIsOne) {
+  Dump reference, observed;
+  reference.path = "reference", observed.path = "observed";
+  RankDump &whole = reference.ranks.emplace_back(), &rank = observed.ranks.emplace_back();
+  rank.rank = 0;
+  for (unsigned i = 0; i < 40; ++i) {
+    const auto truth = numbers(8 + i % 3, i);
+    const Shape shape = {static_cast<std::int64_t>(truth.size())};
+    const std::string name = "layers." + std::to_string(i) + ".norm";
+    whole.gradients[name].tensor = sample::bfloat16(shape, truth);
+    rank.gradients[name].tensor = sample::bfloat16(shape, times(truth, 0.7315f));
+  }
+  const DumpComparison found = compare_dumps(reference, observed, {});
+  const auto groups = groups_of(found.parameters);
+  ASSERT_EQ(groups.size(), 1u) << comparison_text(found, {});
+  EXPECT_EQ(groups[0].common, "every parameter");
 }
 
 TEST(Rounding, SharesThatDifferByRankNeedASum) {

@@ -8,7 +8,6 @@
 namespace distgrad::dumps {
 namespace {
 
-constexpr double kSame = 1e-3;        // of measured factors
 constexpr std::int64_t kTelling = 8;  // elements; fewer are a multiple of anything by chance
 constexpr std::size_t kFewest = 2;    // parameters that have the common factor
 
@@ -18,15 +17,9 @@ bool is_measured_multiple(const ParameterResult& r) {
 }
 
 bool is_explained(const ParameterResult& r) {
-  switch (r.explanation) {
-    case Explanation::kUnexplained:
-    case Explanation::kUnsynchronised:
-    case Explanation::kClose:
-    case Explanation::kUnclear:
-      return false;
-    default:
-      return true;
-  }
+  constexpr Explanation kOpen[] = {Explanation::kUnexplained, Explanation::kUnsynchronised,
+                                   Explanation::kClose, Explanation::kUnclear};
+  return std::ranges::count(kOpen, r.explanation) == 0;
 }
 
 }  // namespace
@@ -38,13 +31,13 @@ SecondLook second_look(const std::vector<ParameterResult>& results) {
     wrong += r.is_right() ? 0 : 1;
     if (r.explanation == Explanation::kSummedParts) look.sums.emplace_back(r.axis, *r.factor);
     if (!is_measured_multiple(r)) continue;
-    const auto same = [&](double factor) { return std::abs(*r.factor / factor - 1) <= kSame; };
-    if (std::none_of(look.shown.begin(), look.shown.end(), same)) look.shown.push_back(*r.factor);
+    const auto has = [&](double factor) { return has_factor(r, factor); };
+    if (std::none_of(look.shown.begin(), look.shown.end(), has)) look.shown.push_back(*r.factor);
   }
   for (const double factor : look.shown) {
     const auto count = static_cast<std::size_t>(
         std::count_if(results.begin(), results.end(), [&](const ParameterResult& r) {
-          return is_measured_multiple(r) && std::abs(*r.factor / factor - 1) <= kSame;
+          return is_measured_multiple(r) && has_factor(r, factor);
         }));
     if (count <= most || count < kFewest || 2 * count < wrong || factor <= 0) continue;
     most = count;
@@ -56,7 +49,7 @@ SecondLook second_look(const std::vector<ParameterResult>& results) {
 bool may_say_more(const ParameterResult& r, const SecondLook& look) {
   if (r.is_right() || (look.shown.empty() && look.sums.empty())) return false;
   const bool has_the_common = r.explanation == Explanation::kScaled && r.factor &&
-                              r.ranks.empty() && std::abs(*r.factor / look.common - 1) <= kSame;
+                              r.ranks.empty() && has_factor(r, look.common);
   return !has_the_common && (!is_explained(r) || (r.factor && !r.factor_known));
 }
 
