@@ -1,114 +1,129 @@
 // Parses golden files.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/json_depth.h"
 #include "golden/golden_file.h"
+#include "scenario/json_tree.h"
 
 namespace distgrad::golden {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr int kDeepest = 100;  // more than enough, as tensors have at most 64 dimensions
-
-// Says what is wrong with the file, without naming it.
+// Says what is wrong with the file and where, without naming it.
 struct Unreadable {
+  SourcePosition position;
   std::string why;
 };
 
-const Json& member(const Json& object, const char* key) {
-  if (!object.is_object() || !object.contains(key)) throw Unreadable{fmt::format("no \"{}\"", key)};
-  return object[key];
+[[noreturn]] void refuse(const JsonValue& json, std::string why) {
+  throw Unreadable{json.position(), "cannot be read as a golden file: " + std::move(why)};
 }
 
-double number(const Json& json) {
-  if (json.is_number()) return json.get<double>();
-  if (json == "nan") return std::numeric_limits<double>::quiet_NaN();
-  if (json == "inf") return std::numeric_limits<double>::infinity();
-  if (json == "-inf") return -std::numeric_limits<double>::infinity();
-  throw Unreadable{"not a number where one belongs"};
+JsonValue member(const JsonValue& object, std::string_view key) {
+  const auto found = object.member(key);
+  if (!found) refuse(object, fmt::format("no \"{}\"", key));
+  return *found;
 }
 
-std::vector<double> numbers(const Json& list) {
-  if (!list.is_array()) throw Unreadable{"not a list where one belongs"};
-  std::vector<double> values;
-  for (const Json& item : list) values.push_back(number(item));
-  return values;
+std::string text_in(const JsonValue& json) {
+  if (!json.is_text()) refuse(json, "not a text where one belongs");
+  return json.text();
 }
 
-void flatten(const Json& json, const Shape& shape, std::size_t dim, std::vector<double>& out) {
+double number_in(const JsonValue& json) {
+  if (json.is_number()) return json.number();
+  const std::string_view word = json.is_text() ? json.text() : std::string_view();
+  if (word == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (word == "inf") return std::numeric_limits<double>::infinity();
+  if (word == "-inf") return -std::numeric_limits<double>::infinity();
+  refuse(json, "not a number where one belongs");
+}
+
+std::int64_t integer_in(const JsonValue& json) {
+  const auto value = json.is_number() ? json.integer() : std::nullopt;
+  if (!value) refuse(json, "not a whole number where one belongs");
+  return *value;
+}
+
+// Returns `read` of each item.
+template <class Read>
+auto list_of(const JsonValue& json, const Read& read) {
+  if (!json.is_list()) refuse(json, "not a list where one belongs");
+  std::vector<decltype(read(json))> items;
+  for (const JsonValue& item : json.children()) items.push_back(read(item));
+  return items;
+}
+
+std::vector<double> numbers(const JsonValue& json) { return list_of(json, number_in); }
+Shape shape_in(const JsonValue& json) { return list_of(json, integer_in); }
+
+void flatten(const JsonValue& json, const Shape& shape, std::size_t dim, std::vector<double>& out) {
   if (dim == shape.size()) {
-    out.push_back(number(json));
+    out.push_back(number_in(json));
     return;
   }
-  if (!json.is_array() || json.size() != static_cast<std::size_t>(shape[dim]))
-    throw Unreadable{"a ragged tensor"};
-  for (const Json& item : json) flatten(item, shape, dim + 1, out);
+  if (!json.is_list() || json.size() != static_cast<std::size_t>(shape[dim]))
+    refuse(json, "a ragged tensor");
+  for (const JsonValue& item : json.children()) flatten(item, shape, dim + 1, out);
 }
 
-Array tensor(const Json& json) {
+Array tensor(const JsonValue& json) {
   if (json.is_object()) {
-    auto shape = member(json, "shape").get<Shape>();
-    if (element_count(shape) != 0) throw Unreadable{"a shape without the elements"};
+    Shape shape = shape_in(member(json, "shape"));
+    if (element_count(shape) != 0) refuse(json, "a shape without the elements");
     return Array(std::move(shape), {});
   }
   Shape shape;
-  for (const Json* level = &json; level->is_array(); level = &level->front()) {
-    if (level->empty()) throw Unreadable{"an empty list"};
-    shape.push_back(static_cast<std::int64_t>(level->size()));
+  for (JsonValue level = json; level.is_list(); level = level.children().front()) {
+    if (level.size() == 0) refuse(level, "an empty list");
+    shape.push_back(static_cast<std::int64_t>(level.size()));
   }
   std::vector<double> values;
   flatten(json, shape, 0, values);
   return Array(std::move(shape), std::move(values));
 }
 
-std::vector<Array> tensors(const Json& json, bool local) {
-  if (!local) return {tensor(json)};
-  if (!json.is_array()) throw Unreadable{"not a list where one belongs"};
-  std::vector<Array> parts;
-  for (const Json& part : json) parts.push_back(tensor(part));
-  return parts;
+std::vector<Array> tensors(const JsonValue& json, bool local) {
+  return local ? list_of(json, tensor) : std::vector<Array>{tensor(json)};
 }
 
-std::vector<Array> bounds_of(const Json& json, const std::vector<Array>& parts, bool local) {
+std::vector<Array> bounds_of(const JsonValue& json, const std::vector<Array>& parts, bool local) {
   std::vector<Array> bounds;
-  if (json.is_array()) {
+  if (json.is_list()) {
     bounds = tensors(json, local);
-    if (bounds.size() != parts.size()) throw Unreadable{"bounds that are not shaped as the values"};
-    for (std::size_t p = 0; p < parts.size(); ++p)
-      if (bounds[p].shape() != parts[p].shape())
-        throw Unreadable{"bounds that are not shaped as the values"};
+    const bool fit =
+        std::equal(bounds.begin(), bounds.end(), parts.begin(), parts.end(),
+                   [](const Array& a, const Array& b) { return a.shape() == b.shape(); });
+    if (!fit) refuse(json, "bounds that are not shaped as the values");
     return bounds;
   }
   for (const Array& part : parts)
-    bounds.emplace_back(part.shape(), std::vector<double>(part.values().size(), number(json)));
+    bounds.emplace_back(part.shape(), std::vector<double>(part.values().size(), number_in(json)));
   return bounds;
 }
 
-TensorSummary summary_in(const Json& json, double bound) {
-  const Json& norms = member(json, "norms");
+TensorSummary summary_in(const JsonValue& json, double bound) {
+  const JsonValue norms = member(json, "norms");
   TensorSummary s;
-  s.shapes = member(json, "shapes").get<std::vector<Shape>>();
-  if (json.contains("sha256")) s.sha256 = json["sha256"].get<std::string>();
-  s.l1 = number(member(norms, "l1"));
-  s.l2 = number(member(norms, "l2"));
-  s.max = number(member(norms, "max"));
+  s.shapes = list_of(member(json, "shapes"), shape_in);
+  if (const auto sha256 = json.member("sha256")) s.sha256 = text_in(*sha256);
+  s.l1 = number_in(member(norms, "l1"));
+  s.l2 = number_in(member(norms, "l2"));
+  s.max = number_in(member(norms, "max"));
   s.first = numbers(member(json, "first"));
   s.bound = bound;
   return s;
 }
 
-GradientRecord gradient(const std::string& input, const Json& json) {
+GradientRecord gradient(const JsonValue& json) {
   GradientRecord g;
-  g.input = input;
-  g.layout = member(json, "layout").get<std::string>();
-  const Json& bound = member(json, "bound");
-  if (json.contains("summary")) {
-    g.summary = summary_in(json["summary"], number(bound));
+  g.input = json.key();
+  g.layout = text_in(member(json, "layout"));
+  const JsonValue bound = member(json, "bound");
+  if (const auto summary = json.member("summary")) {
+    g.summary = summary_in(*summary, number_in(bound));
     return g;
   }
   const bool local = g.layout == "local";
@@ -117,51 +132,52 @@ GradientRecord gradient(const std::string& input, const Json& json) {
   return g;
 }
 
-CaseRecord case_record(const Json& json) {
+CaseRecord case_record(const JsonValue& json) {
   CaseRecord c;
-  c.objective = member(json, "objective").get<std::string>();
-  c.world_size = member(json, "world_size").get<int>();
-  const auto dtype = dtype_named(member(json, "dtype").get<std::string>());
-  if (!dtype) throw Unreadable{"an unknown dtype"};
-  c.dtype = *dtype;
+  c.objective = text_in(member(json, "objective"));
+  c.world_size = static_cast<int>(integer_in(member(json, "world_size")));
+  const JsonValue dtype = member(json, "dtype");
+  if (const auto known = dtype_named(text_in(dtype)))
+    c.dtype = *known;
+  else
+    refuse(dtype, "an unknown dtype");
   c.losses = numbers(member(json, "losses"));
-  const Json& bound = member(json, "loss_bound");
+  const JsonValue bound = member(json, "loss_bound");
   c.loss_bounds =
-      bound.is_array() ? numbers(bound) : std::vector<double>(c.losses.size(), number(bound));
+      bound.is_list() ? numbers(bound) : std::vector<double>(c.losses.size(), number_in(bound));
   if (c.loss_bounds.size() != c.losses.size())
-    throw Unreadable{"bounds that are not shaped as the values"};
-  const Json& gradients = member(json, "gradients");
-  if (gradients.is_null()) {
-    c.why = member(json, "why").get<std::string>();
-    if (c.why.empty()) throw Unreadable{"no gradients, and no reason why"};
+    refuse(bound, "bounds that are not shaped as the values");
+  const JsonValue gradients = member(json, "gradients");
+  if (gradients.kind() == JsonKind::kNull) {
+    c.why = text_in(member(json, "why"));
+    if (c.why.empty()) refuse(json, "no gradients, and no reason why");
     return c;
   }
-  for (const auto& [input, value] : gradients.items())
-    c.gradients.push_back(gradient(input, value));
+  if (!gradients.is_object()) refuse(gradients, "not an object where one belongs");
+  for (const JsonValue& value : gradients.children()) c.gradients.push_back(gradient(value));
   return c;
+}
+
+GoldenFile file_in(const JsonValue& json) {
+  const auto format = json.member("format"), sha256 = json.member("scenario_sha256");
+  if (!sha256 || !format || !format->is_number() || format->integer() != 1)
+    refuse(json, "not a golden file of format 1");
+  return {text_in(*sha256), list_of(member(json, "cases"), case_record)};
 }
 
 }  // namespace
 
 GoldenFile parse_golden(std::string_view text, const std::string& where) {
+  std::vector<JsonProblem> problems;
+  const JsonTree tree(text, problems);
+  const auto refused = [&](const SourcePosition& at, const std::string& why) {
+    return UserError(fmt::format("{}:{}:{}: {}", where, at.line, at.column, why));
+  };
+  if (!problems.empty()) throw refused(problems.front().position, problems.front().message);
   try {
-    if (is_nested_deeper(text, kDeepest)) throw Unreadable{"it is nested too deeply"};
-    const Json json = Json::parse(text.begin(), text.end());
-    if (!json.is_object() || !json.contains("scenario_sha256") || member(json, "format") != 1)
-      throw Unreadable{"not a golden file of format 1"};
-    GoldenFile file;
-    file.scenario_sha256 = json["scenario_sha256"].get<std::string>();
-    for (const Json& item : member(json, "cases")) file.cases.push_back(case_record(item));
-    return file;
+    return file_in(*tree.root());
   } catch (const Unreadable& e) {
-    throw UserError(fmt::format("{}: cannot be read as a golden file: {}", where, e.why));
-  } catch (const Json::parse_error& e) {
-    throw UserError(fmt::format("{}: not JSON, at byte {}", where, e.byte));
-  } catch (const Json::exception&) {
-    throw UserError(
-        fmt::format("{}: cannot be read as a golden file: a value of another type than "
-                    "belongs there",
-                    where));
+    throw refused(e.position, e.why);
   }
 }
 

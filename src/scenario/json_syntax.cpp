@@ -142,7 +142,7 @@ SyntaxExplanation explain(const SyntaxError& error) {
   const bool in_object = error.container == "object";
   const bool value_expected = in_object ? error.after_key : true;
   if (error.container.empty() && error.after > 0)
-    return {at, fmt::format("unexpected {} after the end of the scenario", in_quotes(word))};
+    return {at, fmt::format("unexpected {} after the end", in_quotes(word))};
   if (error.after_key && colons == 0) return {at, "a colon is missing after the key"};
   if (colons > (error.after_key ? 1 : 0)) return {error.after + gap.find(':'), "unexpected colon"};
   if (commas > 1 || (commas == 1 && (error.container_empty || error.after_key)))
