@@ -109,7 +109,9 @@ TEST_F(CompareEndToEnd, ARankWithoutAFileIsToldAndFailsUnderStrict) {
   for (const int rank : {0, 2}) write(fmt::format("obs/rank_{}.json", rank), R"({"w": [1, 2, 3]})");
   EXPECT_EQ(compare("ref.json obs"), 0) << out_;
   EXPECT_THAT(out_, HasSubstr("1 right; no file of rank 1.\n"));
-  EXPECT_EQ(compare("--strict ref.json obs"), 1) << out_;
+  EXPECT_EQ(compare("--strict --junit j.xml ref.json obs"), 1) << out_;
+  EXPECT_THAT(read("j.xml"), HasSubstr("failures=\"1\""));
+  EXPECT_THAT(read("j.xml"), HasSubstr("there is no file of rank 1"));
 }
 
 TEST_F(CompareEndToEnd, WhatIsNearCountsUnlessItIsForgiven) {

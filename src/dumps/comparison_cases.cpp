@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dumps/comparison_report.h"
+#include "model/ranks_text.h"
 #include "report/summary.h"
 #include "report/words.h"
 
@@ -97,14 +98,15 @@ Picture picture_of(const DumpComparison& c) {
   return picture;
 }
 
-// Makes a match that shows nothing a result of the whole comparison.
-CaseResult vacuous_case(const DumpComparison& c, const Scenario& files, bool strict) {
+// Makes what leaves the whole comparison undecided a case of its own.
+CaseResult case_of_all(const Scenario& files, const std::string& name, const std::string& why,
+                       bool strict) {
   CaseResult result;
   result.which.scenario = &files;
-  result.which.id = files.file + ":vacuous";
+  result.which.id = files.file + ":" + name;
   result.which.subject = files.file;
   result.verdict = Verdict::kDisputed;
-  result.why = "vacuous: " + c.vacuous;
+  result.why = why;
   if (strict) result.as_expected = false;
   return result;
 }
@@ -117,7 +119,11 @@ ComparisonCases comparison_cases(const DumpComparison& c, bool strict) {
   files.file = files.name = c.observed;
   made.report.unit = "parameter";
   for (const ParameterResult& r : c.parameters) made.report.cases.push_back(case_of(r, c, files));
-  if (!c.vacuous.empty()) made.report.cases.push_back(vacuous_case(c, files, strict));
+  if (!c.vacuous.empty())
+    made.report.cases.push_back(case_of_all(files, "vacuous", "vacuous: " + c.vacuous, strict));
+  if (!c.absent_ranks.empty())
+    made.report.cases.push_back(
+        case_of_all(files, "files", "there is no file of " + ranks_text(c.absent_ranks), strict));
   made.report.picture = picture_of(c);
   made.report.summary = summary_of(made.report.cases);
   return made;

@@ -16,7 +16,8 @@ struct ComparisonCases {
 };
 
 // Makes a case for each parameter, "observed:NAME", and a picture of parameters by ranks.
-// `report.command` and `summary.elapsed_s` stay empty. With `strict` a vacuous comparison is wrong.
+// `report.command` and `summary.elapsed_s` stay empty. With `strict` a vacuous comparison is wrong,
+// and one without some ranks' files.
 ComparisonCases comparison_cases(const DumpComparison&, bool strict);
 
 }  // namespace distgrad::dumps

@@ -77,8 +77,7 @@ class Explaining {
     for (std::size_t h = 0; h < m.differences.size(); ++h)
       mistakes.push_back(mistake_of(m, h, names_));
     const auto all_are = [&](Kind kind) {
-      return std::all_of(mistakes.begin(), mistakes.end(),
-                         [&](const Mistake& mistake) { return mistake.kind == kind; });
+      return std::ranges::count(mistakes, kind, &Mistake::kind) == std::ssize(mistakes);
     };
     if (all_are(Kind::kNone)) return judge_right(m);
     if (is_near_but_for_few_numbers(m, mistakes)) return say_close();
@@ -286,13 +285,9 @@ class Explaining {
   }
 
   bool is_rearranged(const Measured& m, const std::vector<Mistake>& mistakes) {
-    const auto is = [&](Kind kind) {
-      return [kind](const Mistake& mistake) { return mistake.kind == kind; };
-    };
-    const auto unknown = std::count_if(mistakes.begin(), mistakes.end(), is(Kind::kUnknown));
-    const auto right = std::count_if(mistakes.begin(), mistakes.end(), is(Kind::kNone));
-    if (unknown == 0 || unknown + right != static_cast<std::ptrdiff_t>(mistakes.size()) ||
-        m.is_near_everywhere())
+    const auto unknown = std::ranges::count(mistakes, Kind::kUnknown, &Mistake::kind);
+    const auto right = std::ranges::count(mistakes, Kind::kNone, &Mistake::kind);
+    if (unknown == 0 || unknown + right != std::ssize(mistakes) || m.is_near_everywhere())
       return false;
     if (right == 0)
       if (const auto sum = summed_parts(m, names_, context_.sums)) {
@@ -362,8 +357,7 @@ class Explaining {
   // Copies that differ are unsynchronised; pieces without a copy are judged by themselves.
   FindingName finding_of_some(const std::vector<Mistake>& mistakes) const {
     const auto any = [&](Kind kind) {
-      return std::any_of(mistakes.begin(), mistakes.end(),
-                         [&](const Mistake& mistake) { return mistake.kind == kind; });
+      return std::ranges::count(mistakes, kind, &Mistake::kind) > 0;
     };
     if (any(Kind::kMissing)) return "no-gradient";
     for (std::size_t a = 0; a < mistakes.size(); ++a)
