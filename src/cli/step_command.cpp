@@ -38,7 +38,7 @@ struct StepOptions {
   int ranks = 4;
   bool joins = false;  // no --ranks: check_step takes a launcher's ranks if there are some
   double timeout_s = 60;
-  bool strict = false;
+  bool strict = false, float64 = false;
   std::string report, ran;  // of write_step() in src/python/distgrad/driver.py
   std::vector<ReportFile> files;
 };
@@ -82,6 +82,7 @@ std::optional<ExitCode> parse(const Arguments& arguments, StepOptions& options) 
   app.add_option("--pieces", options.pieces, "parameters that are pieces of one; repeatable")
       ->type_name("PATTERN")
       ->allow_extra_args(false);
+  app.add_flag("--float64", options.float64, "run the step in float64, and judge that");
   app.add_flag("--strict", options.strict, "exit code 1 also for what is disputed");
   app.add_option("--backend", options.backend, "gloo (default) or nccl")->type_name("NAME");
   app.add_option("--timeout", options.timeout_s, "seconds for one run of the step (default 60)")
@@ -127,12 +128,13 @@ ExitCode step_command(const Arguments& arguments) {
   Json command = {"distgrad", "step"};
   for (const std::string& argument : arguments) command.push_back(argument);
   Json request = {
-      {"command", command},           {"function", options.function},
-      {"single", options.single},     {"objective", options.objective},
-      {"backend", options.backend},   {"detached", options.detached},
-      {"copies", options.copies},     {"pieces", options.pieces},
-      {"timeout", options.timeout_s}, {"strict", options.strict},
-      {"json", options.json},         {"ranks", options.ranks},
+      {"command", command},         {"function", options.function},
+      {"single", options.single},   {"objective", options.objective},
+      {"backend", options.backend}, {"detached", options.detached},
+      {"copies", options.copies},   {"pieces", options.pieces},
+      {"float64", options.float64}, {"timeout", options.timeout_s},
+      {"strict", options.strict},   {"json", options.json},
+      {"ranks", options.ranks},
   };
   if (options.joins) request["ranks"] = nullptr;
   for (const char* format : {"html", "junit", "markdown", "sarif"}) request[format] = "";

@@ -54,6 +54,7 @@ def check_step(
     copies: Iterable[str] = (),
     pieces: Iterable[str] = (),
     detached: "bool | Iterable[str]" = (),
+    float64: bool = False,
     backend: str = "gloo",
     seed: int = 0,
     timeout_s: float = 60,
@@ -111,8 +112,8 @@ def check_step(
         def test_gradients():
             distgrad.check_step(parallel, world_size=4)
 
-    The report is then check_gradients'. `copies`, `pieces` and `detached` are its options. The
-    options of comparing (`reduce`, `rtol`, ...) do not apply.
+    The report is then check_gradients'. `copies`, `pieces`, `detached` and `float64` are its
+    options. The options of comparing (`reduce`, `rtol`, ...) do not apply.
 
     `html`, `junit`, `markdown` and `sarif` are files for the report in these formats, one case per
     parameter (docs/reports.md).
@@ -129,7 +130,7 @@ def check_step(
     world_size = launched.ranks_by_default() if world_size is None else world_size
     compares = {"reduce": reduce, "partly_held": partly_held, "counts": counts, "rtol": rtol,
                 "atol": atol}
-    measures = {"copies": copies, "pieces": pieces, "detached": detached}
+    measures = {"copies": copies, "pieces": pieces, "detached": detached, "float64": float64}
     if single is None and (given := [name for name, value in compares.items() if value]):
         raise ValueError(f"{', '.join(given)}: without `single` nothing is compared")
     if single is not None and (given := [name for name, value in measures.items() if value]):

@@ -297,10 +297,10 @@ def pieces_off_by_rank():
     return model, step
 
 
-def not_divided():
+def not_divided(dtype=torch.float64):
     """Runs two micro-batches, and returns the mean of their losses."""
-    model = nn.parallel.DistributedDataParallel(Model().double())
-    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+    model = nn.parallel.DistributedDataParallel(Model().to(dtype))
+    x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).to(dtype)
 
     def step():
         model.zero_grad()
@@ -672,6 +672,17 @@ def with_owners(change=lambda model: None, is_sent=True, is_told=True):
     return asked(model, averaged(model, change=leave_to_owners), optimizer=optimizer)
 
 
+def in_float64(dtype, factor):
+    """Returns what was found in float64, and whether all was put back."""
+    model = Model().to(dtype)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    report = asked(model, averaged(model, dtype, change=times(factor)), float64=True)
+    after = model.state_dict()
+    report["is back"] = all(x.dtype == after[name].dtype and torch.equal(x, after[name])
+                            for name, x in before.items())
+    return report
+
+
 def asked(model, step, objective="mean", **more):
     report = distgrad.check_gradients(model, step, objective, raise_exception=False, **more)
     return {**report.to_dict(), "text": str(report)}
@@ -785,6 +796,9 @@ def everything():
     found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
     found["rounded"] = asked(model, averaged(model, change=rounded_to_float16))
     found["optimizer"] = asked(m := Model().double(), averaged(m, change=updated))
+    found["float64"] = {(dtype, factor): in_float64(dtype, factor) for factor in (1.0, 1.02)
+                        for dtype in (torch.float32, torch.bfloat16)}
+    found["DDP in float64"] = asked(*not_divided(torch.float32), float64=True)
     found["owners"] = {"right": with_owners(), "doubled": with_owners(doubled_bias),
                        "not sent": with_owners(is_sent=False), "untold": with_owners(is_told=False)}
     found["optimizers"] = {name: under_an_optimizer(name) for name in OPTIMIZERS}
@@ -814,6 +828,8 @@ def everything():
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
            "no optimizer": lambda: distgrad.check_gradients(model, averaged(model), optimizer=3),
+           "in float64": lambda: distgrad.check_gradients(
+               model, averaged(model), optimizer=torch.optim.SGD(model.parameters()), float64=True),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
            "no step": lambda: distgrad.check_gradients(model, 3),
            "no objective": lambda: distgrad.check_gradients(model, averaged(model), "avg"),
@@ -1135,6 +1151,20 @@ class CheckGradients(unittest.TestCase):
                     if re.match(text, w["text"][0])}
             self.assertLessEqual({"0.weight", "2.weight"}, told, report["text"])
             self.assertNotIn("nor a multiple", report["text"])
+
+    def test_a_small_error_in_a_short_dtype_is_seen_in_float64(self):
+        for found in self.found:
+            for (dtype, factor), report in found["float64"].items():
+                self.assertTrue(report["is back"], dtype)
+                self.assertEqual(report["verdict"], "right" if factor == 1 else "wrong",
+                                 f"{dtype}: {report['text']}")
+                for wrong in report["wrong"]:
+                    self.assertEqual({round(f, 4) for f in wrong["factors"].values()}, {1.02})
+
+    def test_a_step_with_other_gradients_in_float64_is_not_decided(self):
+        report = self.on_all_ranks("DDP in float64")
+        self.assertEqual(report["verdict"], "undecided", report["text"])
+        self.assertIn("in float64 step() gives other gradients of first.weight", report["text"])
 
     def test_every_rank_raises_and_rank_0_says_it_all(self):
         kinds, texts = zip(*(found["raised"] for found in self.found))
@@ -1509,6 +1539,8 @@ class CheckGradients(unittest.TestCase):
     def test_bad_input_is_one_line(self):
         texts = {"a list": "model is to be a torch.nn.Module",
                  "no model": "model is to be a torch.nn.Module, or a list of them, not a int",
+                 "no optimizer": "optimizer is to have a step(), as a torch.optim.Optimizer has",
+                 "in float64": "DTensors and `optimizer` are judged in their own dtypes only",
                  "no step": "step is to be a function",
                  "no objective": "objective is to be one of mean, sum, replicated",
                  "a vector": "returned a Tensor of shape [2]: it is to return this rank's loss",

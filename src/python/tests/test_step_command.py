@@ -74,6 +74,21 @@ def detaches(rank):
     return model, step
 
 
+def in_float32(rank):
+    torch.manual_seed(3)
+    x, model = torch.randn(5, 4), nn.Linear(4, 4)
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            p.grad *= 1.02
+        return loss
+
+    return model, step
+
+
 def keeps(rank):
     model, step = cut(rank, 1)
     runs = []
@@ -160,6 +175,11 @@ class StepCommand(unittest.TestCase):
         self.assertIn("backward departs here: the cotangent is 2 times the right one", page)
         self.assertIn("steps.py:doubled --ranks 3", page, "what the user ran")
         self.assertIn("3 not as expected, of 5 parameters", files["markdown"].read_text())
+
+    def test_a_step_in_float32_is_run_in_float64(self):
+        done = self.step("in_float32", "--objective", "replicated", "--float64")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("p.grad is 1.02 times the derivative", done.stdout)
 
     def test_what_is_kept_from_run_to_run_has_its_own_name(self):
         done = self.step("keeps", "--objective", "replicated", "--sarif", "step.sarif")

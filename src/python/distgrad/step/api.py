@@ -13,6 +13,7 @@ def check_gradients(
     pieces=(),
     detached=(),
     optimizer=None,
+    float64=False,
     scale=1.0,
     strict=False,
     search_s=60,
@@ -42,6 +43,8 @@ def check_gradients(
     optimizer: a torch.optim.Optimizer, or what holds one, whose step() is run once and taken back:
         copies that are equal before it are to be equal after it. A gradient that one rank alone
         has, as with ZeRO, counts for all copies that it moves alike.
+    float64: runs step() in float64, and judges the gradients that it has then. Not for DTensors,
+        nor for DistributedDataParallel, whose buckets have dtypes.
     scale: what p.grad is to be times the derivative: a loss scale that is taken out later.
     search_s: seconds after which no further parameters are told apart once something is wrong;
         timeout_s: seconds for one run of step().
@@ -74,10 +77,13 @@ def check_gradients(
     if not (optimizer is None or callable(getattr(optimizer, "step", None))):
         raise TypeError("optimizer is to have a step(), as a torch.optim.Optimizer has, not a"
                         f" {type(optimizer).__name__}")
+    if float64 and (optimizer is not None
+                    or any(hasattr(p, "placements") for p in model.parameters())):
+        raise ValueError("float64: DTensors and `optimizer` are judged in their own dtypes only")
     _check_group(group, timeout_s)
     options = Options(objective, _names(copies), _names(pieces),
                       detached if detached is True else _names(detached), float(scale), search_s,
-                      optimizer)
+                      optimizer, float64)
     team = Team(group, timeout_s)
     try:
         with team:

@@ -23,6 +23,7 @@ from .running import Runs
 from .seen import Seen
 from .variables import described, may_be_pieces, pieces
 from .watching import Added, Arrivals, Clipping
+from .widened import differing, in_float64
 from .wording import clipping_text, is_clipped, uneven_text
 from .wording import described as described_finding
 
@@ -45,13 +46,28 @@ class Options:
     scale: float = 1.0
     search_s: float = 60.0
     optimizer: Union[torch.optim.Optimizer, None] = None
+    float64: bool = False
 
 
 def check(model, step, options, team):
     """Returns the report, the same on all ranks. Raises StepError, Lost, TypeError."""
+    if not options.float64:
+        return _checked(Runs(model, step, options.objective, team, options.copies), options)
     runs = Runs(model, step, options.objective, team, options.copies)
     try:
-        return _Check(runs, options).report()
+        runs.run()
+        own = runs.found_gradients()
+    finally:
+        runs.restore()
+    with in_float64(model):
+        runs = Runs(model, step, options.objective, team, options.copies)
+        runs.widened = Narrowing().widening
+        return _checked(runs, options, own)
+
+
+def _checked(runs, options, own=None):
+    try:
+        return _Check(runs, options).report(own)
     finally:
         runs.restore()
 
@@ -67,7 +83,8 @@ class _Check:
         self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
         self._uneven = []  # [(Piece, {rank: such a factor})] of copies whose factors differ
 
-    def report(self):
+    def report(self, own=None):
+        """Takes the gradients in the parameters' own dtypes, if the step runs in float64."""
         runs = self._runs
         if lines := self._options.detached:
             runs.held = HeldInStep(None if lines is True else lines)
@@ -94,6 +111,11 @@ class _Check:
                         f" {first:.6g}" for text in unwaited]
         if not math.isfinite(base):
             report.undecide(f"the loss is {base}")
+            return report
+        if own and (names := self._unlike(own, gradients)):
+            report.undecide(f"in float64 step() gives other gradients of {_some(names)} than in its"
+                            " own dtypes; hooks on gradient accumulators, as"
+                            " DistributedDataParallel's, do not run then")
             return report
         changed = self._changed_gradients(before, again or gradients)
         if not changed:  # Else what is kept from run to run may differ.
@@ -268,6 +290,11 @@ class _Check:
 
         return _all(self._runs.gather([name for name, a in before.items()
                                        if differs(a, after[name])]))
+
+    def _unlike(self, own, wide):
+        largest = max(self._runs.gather(max((float(g.norm()) for g in wide.values()
+                                             if g is not None), default=0.0)))
+        return _all(self._runs.gather(differing(own, wide, largest)))
 
     def _is_the_same(self, first, again):
         if first == again or math.isnan(first) and math.isnan(again):

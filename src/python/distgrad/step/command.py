@@ -68,6 +68,7 @@ def _report(options):
             objective=options["objective"], strict=options["strict"], backend=options["backend"],
             timeout_s=options["timeout"], copies=options["copies"], pieces=options["pieces"],
             detached="all" in options["detached"] or options["detached"],
+            float64=options["float64"],
             **{name: options[name] or None for name in ("html", "junit", "markdown", "sarif")})
     except AssertionError as error:
         if not hasattr(error, "report"):

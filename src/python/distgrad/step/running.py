@@ -96,7 +96,8 @@ class Runs(Repeated):
         # _begins_at is the last whole run's (loss, what backward began at, how often, whether these
         # are one tensor). _ends says whether loss() can end there, or None if not known yet.
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
-        self.held = contextlib.nullcontext()  # Each run is inside this context.
+        self.held = contextlib.nullcontext()  # Each run is inside this context, and this one's:
+        self.widened = contextlib.nullcontext  # It may become a Narrowing's widening().
         self.around_loss = contextlib.nullcontext  # It may become a Narrowing's widening().
         self.waited_for = frozenset()  # Calls with these texts are waited for at once.
         self._state = State(model, self.parameters)
@@ -141,7 +142,7 @@ class Runs(Repeated):
         return self._declared()
 
     def _loss_of_a_run(self, at_return):
-        with self.held, Roots() as roots, Unwaited(self.waited_for) as calls:
+        with self.widened(), self.held, Roots() as roots, Unwaited(self.waited_for) as calls:
             found = self._step()
             at_return()
         self._unwaited = calls.texts()
@@ -153,8 +154,8 @@ class Runs(Repeated):
 
     def _loss_when_backward_begins(self):
         value, total, *_ = self._begins_at
-        with contextlib.suppress(Begun), self.held, Roots(ends=True) as roots, Unwaited(
-                self.waited_for):
+        with contextlib.suppress(Begun), self.widened(), self.held, Roots(
+                ends=True) as roots, Unwaited(self.waited_for):
             self._step()
         return value / total * roots.total
 
