@@ -255,7 +255,8 @@ def _wrong_ones(fields):
 def _wrong(fields):
     """Returns, by name, what is wrong with each parameter."""
     return {p["name"]: {"verdict": p["verdict"],
-                        "factor": p["factor"] if p["verdict"] == "scaled" else None}
+                        "factor": p["factor"] if p["verdict"] == "scaled" else None,
+                        "off": p["relative_error"]}
             for p in _wrong_ones(fields)}
 
 

@@ -343,5 +343,193 @@ class Attentions(unittest.TestCase):
         self.assertNotIn("clip_grad_norm_", self.text(of_bias=1.5, clips="by hand"))
 
 
+
+# ---- what one rank, or one run, detaches; modules whose output depends on no data
+
+
+class Tagger(nn.Module):
+    def __init__(self, detaches):
+        super().__init__()
+        torch.manual_seed(1)
+        self.token, self.place = nn.Embedding(12, 4), nn.Embedding(3, 4)
+        self.body, self.head, self.detaches = nn.Linear(4, 4), nn.Linear(4, 5), detaches
+
+    def forward(self, x):
+        hidden = torch.tanh(self.body(self.token(x) + self.place(torch.arange(3))))
+        aside = self.head(hidden.detach() if self.detaches else hidden)
+        return self.head(hidden) + 0.3 * aside.flip(1)
+
+
+IDS = torch.randint(0, 12, (6, 3), generator=torch.Generator().manual_seed(6))
+TAGS = torch.randint(0, 5, (6, 3), generator=torch.Generator().manual_seed(7))
+
+
+def tagged(rank, ranks, change=None, detaches=False, most=None, has_all=False):
+    model = Tagger(detaches).double()
+    if change:
+        change(model, rank)
+    x, y = (IDS, TAGS) if has_all else (z.chunk(ranks)[rank] for z in (IDS, TAGS))
+    F.cross_entropy(model(x).flatten(0, 1), y.flatten()).backward()
+    for p in model.parameters() if ranks > 1 else ():
+        p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        dist.all_reduce(p.grad)
+        p.grad /= ranks
+    if most:
+        nn.utils.clip_grad_norm_(model.parameters(), most)
+    return gradients(model)
+
+
+def detach_on_rank_1(model, rank):
+    if rank == 1:
+        model.body.register_forward_hook(lambda module, given, x: x.detach())
+
+
+def double_in_backward(model, rank):
+    model.body.register_full_backward_hook(lambda module, given, made: (2 * given[0],))
+
+
+class Spoilt(nn.Embedding):
+    def forward(self, x):
+        return 1.5 * super().forward(x)
+
+
+def spoil_tokens(model, rank):
+    model.token.__class__ = Spoilt
+
+
+class Tags(unittest.TestCase):
+    def text(self, of_single=None, **mistake):
+        return " ".join(str(report_of(lambda rank: tagged(rank, 3, **mistake), lambda: tagged(
+            0, 1, **(of_single or {})), 3)).split())
+
+    def test_what_one_rank_detaches_is_no_mistake_after_backward(self):
+        text = self.text(change=detach_on_rank_1)
+        self.assertIn("and departs at body, at whose output the cotangent is wrong", text)
+        self.assertRegex(text, r"With what is detached at test_where_says.py:\d+ as a constant, it"
+                               " is right at all of these outputs")
+
+    def test_what_the_single_run_alone_detaches_is_said(self):
+        text = self.text(of_single={"detaches": True})
+        self.assertRegex(text, r"The single run detaches at test_where_says.py:\d+, and the ranks"
+                               " do not")
+        self.assertNotIn("the mistake lies between", text)
+
+    def test_an_output_that_depends_on_no_data_is_no_copy(self):
+        text = self.text(change=double_in_backward)
+        self.assertRegex(text, "departs at (token|place), at whose output the cotangent is 2 times")
+        text = self.text(most=0.05)
+        self.assertNotIn("departs at place", text)
+
+    def test_a_module_on_another_way_is_not_passed_over(self):
+        text = self.text(change=spoil_tokens, has_all=True)
+        self.assertIn("The output of token is not the single run's on ranks 0, 1, 2. That of place"
+                      " is, and that of body is not.", text)
+
+    def test_another_norm_to_clip_to_is_said(self):
+        text = self.text(most=0.05, of_single={"most": 0.1})
+        self.assertRegex(text, r"clip_grad_norm_ in test_where_says.py:\d+ clips to 0.05, 0.05,"
+                               " 0.05 on the ranks, to 0.1 in the single run")
+
+    def test_of_gradients_that_are_off_by_little_no_place_is_said(self):
+        def off(model, rank):
+            model.body.register_full_backward_hook(lambda module, given, made: (1.004 * given[0],))
+
+        self.assertIn("p.grad is off by too little to tell where", self.text(change=off))
+
+
+# ---- a pipeline whose last stage sends gradients back in another order
+
+
+def piped(rank):
+    torch.manual_seed(1)
+    first, last = nn.Linear(4, 4).double(), nn.Linear(4, 3).double()
+    if rank == 1:
+        model, losses = nn.ModuleDict({"last": last}), []
+        for _ in range(4):
+            x = torch.empty(2, 4, dtype=torch.float64)
+            dist.recv(x, 0)
+            losses.append((x.requires_grad_(), model["last"](x).square().mean() / 4))
+        for x, loss in losses:
+            loss.backward()
+            dist.send(x.grad, 0)
+        return gradients(model)
+    model = nn.ModuleDict({"first": first})
+    outputs = [model["first"](x) for x in X.chunk(4)]
+    for x in outputs:
+        dist.send(x.detach(), 1)
+    for x in reversed(outputs):
+        g = torch.empty_like(x)
+        dist.recv(g, 1)
+        x.backward(g)
+    return gradients(model)
+
+
+def not_piped():
+    torch.manual_seed(1)
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "last": nn.Linear(4, 3)}).double()
+    model["last"](model["first"](X)).square().mean().backward()
+    return gradients(model)
+
+
+class Pipes(unittest.TestCase):
+    def test_gradients_of_other_micro_batches_depart_at_the_stage(self):
+        text = " ".join(str(report_of(piped, not_piped, 2)).split())
+        self.assertRegex(text, r"Backward departs between the loss and the output of first .*: the"
+                               " cotangent is wrong there")
+
+
+# ---- a function that sums in a subgroup is not judged by itself
+
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g, group=ctx.group)
+        return g, None
+
+
+class SumTwice(Copy):
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group, x = group, x.clone()
+        dist.all_reduce(x, group=group)
+        return x
+
+
+def in_pairs(rank, ranks):
+    torch.manual_seed(1)
+    model = nn.ModuleDict({"norm": nn.LayerNorm(4), "up": nn.Linear(4, 4, bias=False),
+                           "down": nn.Linear(4, 3, bias=False), "head": nn.Linear(3, 2)}).double()
+    up, down = model["up"].weight, model["down"].weight
+    x = model["norm"](X.chunk(2)[rank // 2] if ranks > 1 else X)
+    if ranks > 1:
+        group = [dist.new_group(pair) for pair in ([0, 1], [2, 3])][rank // 2]
+        across = [dist.new_group(pair) for pair in ([0, 2], [1, 3])][rank % 2]
+        up, down = up.chunk(2)[rank % 2], down.chunk(2, 1)[rank % 2]
+        x = Copy.apply(x, group)
+    y = F.linear(torch.tanh(F.linear(x, up)), down)
+    y = SumTwice.apply(y, group) if ranks > 1 else y
+    model["head"](y).square().mean().backward()
+    found = {n: p.grad for n, p in model.named_parameters() if n.startswith(("norm", "head"))}
+    for g in found.values() if ranks > 1 else ():
+        dist.all_reduce(g, group=across)
+        g /= 2
+    return found
+
+
+class Subgroups(unittest.TestCase):
+    def test_functions_are_not_wrong_by_themselves(self):
+        text = str(report_of(lambda rank: in_pairs(rank, 4), lambda: in_pairs(0, 1), 4))
+        self.assertIn("SumTwice in ", text)
+        self.assertIn("called there, measured by itself: ", text)
+        self.assertNotIn("is wrong by itself", text)
+
+
 if __name__ == "__main__":
     unittest.main()

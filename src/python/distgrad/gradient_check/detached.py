@@ -25,10 +25,10 @@ class HeldConstants(TorchDispatchMode):
     through detach(), .data, .item() or operators under no_grad; later calls get these values again,
     in the same order. What happens inside an autograd.Function is not held.
 
-    only names the lines that are held (None: all), and but one that is not. places is {line: what
-    it does}; is_lost says that a call detached other tensors than the first."""
+    only names the lines that are held (None: all), and but those that are not. places is {line:
+    what it does}; is_lost says that a call detached other tensors than the first."""
 
-    def __init__(self, only=None, but=None):
+    def __init__(self, only=None, but=()):
         super().__init__()
         self.places, self.is_lost = {}, False
         self._only, self._but = only, but
@@ -50,17 +50,23 @@ class HeldConstants(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if not torch.is_grad_enabled() and not self._functions.gives_itself:
-            what = _under_no_grad(func)
-            args, kwargs = tree_map(lambda x: self.constant(x, what) if _is_cut(x) else x,
-                                    (args, kwargs))
+            what, written = _under_no_grad(func), self.written(func, args, kwargs)
+            args, kwargs = tree_map(
+                lambda x: self.constant(x, what) if _is_cut(x) and not any(
+                    x is y for y in written) else x, (args, kwargs))
         return func(*args, **kwargs)
 
     without_dynamo(__torch_dispatch__)
 
+    def written(self, func, args, kwargs):
+        """Returns arguments of an operator under no_grad that are not taken out of the graph, as
+        they are only written to."""
+        return ()
+
     def constant(self, x, what):
         """Returns what is held in place of `x`, a tensor or a number."""
         where = place()
-        if where == self._but or self._only is not None and where not in self._only:
+        if where in self._but or self._only is not None and where not in self._only:
             return x
         if self._is_first:
             self._values.append(x.detach().clone() if isinstance(x, _TENSOR) else x)

@@ -216,7 +216,7 @@ class Executor:
         """Yields for each line whether outputs at other inputs change if it alone is not held."""
         all_held = self._at_other_inputs(HeldConstants())
         for place in places:
-            yield not _alike(all_held, self._at_other_inputs(HeldConstants(but=place)))
+            yield not _alike(all_held, self._at_other_inputs(HeldConstants(but=(place,))))
 
     def _at_other_inputs(self, held):
         moves = [1 / 64 * leaf.base.detach().to("cpu", torch.float64).abs().clamp_min(1 / 64)

@@ -165,20 +165,23 @@ def is_main_thread():
     return threading.current_thread() is threading.main_thread()
 
 
-def calls_entered(since=None):
+def calls_entered(since=None, ended=()):
     """Returns {group's name: number of collectives, sends and receives that this rank entered},
-    all of them or those since calls_entered() returned `since`."""
+    all of them or those since calls_entered() returned `since`, also of groups that have ended."""
     found = {}
-    for group, name in list(c10d._world.pg_names.items()):
+    for group, name in _named(ended):
         with contextlib.suppress(RuntimeError):
             number = group._get_sequence_number_for_group()
             found[name] = number - (since.get(name, 0) if since else 0)
     return found
 
 
-def entered_smaller(size, since):
+def entered_smaller(size, since, ended=()):
     """Returns whether this rank communicated in a group of fewer ranks than `size` since
     calls_entered() returned `since`."""
-    entered = calls_entered(since)
-    return any(group.size() < size and entered.get(name)
-               for group, name in list(c10d._world.pg_names.items()))
+    entered = calls_entered(since, ended)
+    return any(group.size() < size and entered.get(name) for group, name in _named(ended))
+
+
+def _named(ended):
+    return [*c10d._world.pg_names.items(), *((group, id(group)) for group in ended)]

@@ -65,7 +65,7 @@ class _Mode(TorchDispatchMode):
             return func(*args, **kwargs)
         given = {x.dtype for x in tree_flatten((args, kwargs))[0]
                  if isinstance(x, torch.Tensor) and x.is_floating_point()}
-        written = _written(func, args, kwargs)
+        written = written_to(func, args, kwargs)
         if not self._widens:
             result = func(*args, **kwargs)
             self._narrowing.note([d for d in self._narrow_dtypes(result, written)
@@ -104,7 +104,7 @@ def _is_narrower(dtype, than):
     return any(torch.finfo(dtype).eps > torch.finfo(other).eps for other in than)
 
 
-def _written(func, args, kwargs):
+def written_to(func, args, kwargs):
     """Returns the tensors that the operator writes to."""
     if not func._schema.is_mutable:
         return []

@@ -29,10 +29,10 @@ def measured(runs, watch, after, before):
     for i, (function, text, args) in enumerate(found):
         if args is None:
             continue
-        since = calls_entered()
+        since = calls_entered(ended=runs.ended)
         report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
         # It was judged for losses of the whole team. With one per subgroup it may be right.
-        is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since)))
+        is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since, runs.ended)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
         lines += _told(text, report, may_be_copies, is_in_parts)
@@ -81,7 +81,10 @@ def _copies(args):
 def _told(text, report, may_be_copies, is_in_parts):
     """Returns sentences with the formula. They call it wrong only if no objective makes it right,
     as it is not known which one holds here."""
-    if report.verdict == "right" and report.formulas:
+    if report.verdict == "right" and not report.formulas:
+        return [f"{text}, called there, measured by itself: right for the sum of the ranks'"
+                " losses."]
+    if report.verdict == "right":
         formulas = [line for lines in report.formulas.values() for line in lines]
         return [f"{text}, called there, measured by itself: {', '.join(formulas)}"
                 f"{''.join(f' ({legend})' for legend in report.legends)}."]

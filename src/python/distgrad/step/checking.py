@@ -403,7 +403,9 @@ class _Check:
             places = places_with_detached_held(self._runs, outputs)[0]
         if places is None:  # What is detached cannot be held, and would look like a mistake.
             return
-        report.where = outputs.told(places) + outputs.calls(places)
+        wrong = [name for w in report.wrong for name in w.parameters]
+        off = max([abs(f - 1) for w in report.wrong for f in w.factors.values() or (math.inf,)])
+        report.where = outputs.told(places, wrong, off) + outputs.calls(places)
         if report.where and report.detached:
             report.where.insert(0, held_text(report.detached))
         report.places = as_data(places, precision.slack)

@@ -172,6 +172,16 @@ def told(matches):
     # An output that lacks rows is not right, though those that there are may be.
     last = max((i for i, (_, m) in enumerate(states[:lacking]) if m.state == "same"), default=-1)
     departs = next(((key, m) for key, m in states[last + 1:lacking] if m.state == "departs"), None)
+    # What lies before may be on another way.
+    earlier = [(key, m) for key, m in states[:max(last, 0)] if m.state != "same"]
+    if departs and earlier:
+        first = next(((key, m) for key, m in earlier if m.state == "departs"), departs)
+        open_ = dict.fromkeys(_named(key) for key, m in earlier if m.state == "unknown")
+        return [*lines, f"The output of {_named(first[0])} is not the single run's on"
+                f" {ranks_text(first[1].ranks)}. That of {_named(states[last][0])} is"
+                + ("." if first is departs else f", and that of {_named(departs[0])} is not.")
+                + (f" Those of {some(list(open_), 4)} could not be compared." if open_ else "")
+                ], first[0][0]
     if departs:
         key, match = departs
         before = (f"is right up to the output of {_named(states[last][0])}, and departs in that"

@@ -11,35 +11,40 @@ import torch
 import torch.distributed
 
 from ..gradient_check.detached import HeldConstants
+from ..ranks.narrowing import written_to
 from ..ranks.places import is_users
 from ..words import some
 from .roots import is_in_backward
 
 _SAME = 1e-6  # Losses that differ by less, relatively, are the same.
-_FSDP = os.path.join(os.path.dirname(torch.distributed.__file__), "fsdp") + os.sep
+_WRAPPERS = tuple(os.path.join(os.path.dirname(torch.__file__), *folders, "")
+                  for folders in (("distributed", "fsdp"), ("nn", "parallel")))
 
 
 class HeldInStep(HeldConstants):
     """Wraps runs of step(), of which the first records. Backward's own work is not held, nor is
-    that of watchers (inside not_held()), nor that of FSDP, whose parameters are views that it
-    swaps, nor are single numbers, which a step detaches to return its loss or to add up
-    micro-batches' losses."""
+    that of watchers (inside not_held()), nor that of DDP and FSDP, whose parameters are views that
+    it swaps, nor is what a module's making writes into parameters, nor are single numbers, which a
+    step detaches to return its loss or to add up micro-batches' losses."""
 
     is_paused = False
 
+    def written(self, func, args, kwargs):
+        return [x for x in written_to(func, args, kwargs) if x.is_leaf]
+
     def constant(self, x, what):
         if (self.is_paused or is_in_backward() or not isinstance(x, torch.Tensor)
-                or x.numel() == 1 or _is_by_fsdp()):
+                or x.numel() == 1 or _is_by_wrapper()):
             return x
         return super().constant(x, what)
 
 
-def _is_by_fsdp():
-    """Returns whether FSDP's code runs, and not code of the user's that it called."""
+def _is_by_wrapper():
+    """Returns whether FSDP's or DDP's code runs, and not code of the user's that it called."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if file.startswith(_FSDP) or is_users(file):
-            return file.startswith(_FSDP)
+        if file.startswith(_WRAPPERS) or is_users(file):
+            return file.startswith(_WRAPPERS)
     return False
 
 
@@ -54,11 +59,11 @@ def not_held():
 
 
 @contextlib.contextmanager
-def detached_held(runs):
-    """Holds what step() detaches, as it is now, in the body's runs. Yields the HeldInStep. It is
-    lost if the loss is another one then: step() may write into what it detaches, as where it makes
-    its model, and what is held are copies."""
-    runs.held = held = HeldInStep()
+def detached_held(runs, *lines):
+    """Holds what step() detaches, at HeldInStep's `lines`, in the body's runs. Yields the
+    HeldInStep. It is lost if the loss is another one then: step() may write into what it detaches,
+    as where it makes its model, and what is held are copies."""
+    runs.held = held = HeldInStep(*lines)
     try:
         loss = runs.run()
         if any(runs.gather(bool(held.places))) and loss is not None:
@@ -68,10 +73,11 @@ def detached_held(runs):
         runs.held = contextlib.nullcontext()
 
 
-def places_with_detached_held(runs, outputs):
-    """Moves outputs that were moved before again, with what is detached held. Returns (their
-    places, the lines that detach); the places are None if it could not be held."""
-    with detached_held(runs) as held:
+def places_with_detached_held(runs, outputs, *lines):
+    """Moves outputs that were moved before again, with what is detached at these lines held.
+    Returns (their places, the lines that detach); the places are None if it could not be held, or
+    nothing is detached."""
+    with detached_held(runs, *lines) as held:
         lines = list(dict.fromkeys(line for row in runs.gather(list(held.places)) for line in row))
         again = outputs.places() if lines else None
         return None if any(runs.gather(held.is_lost)) else again, lines

@@ -12,7 +12,7 @@ import weakref
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..words import ranks_text
+from ..words import ranks_text, some
 from .calls import measured
 from .holding import not_held
 from .measuring import dot, number, real
@@ -96,8 +96,11 @@ class Place:
 
     def __init__(self, key, groups):
         self.key, self.groups, self.base = key, groups, None
-        self.ratios = []  # (counting each group once, counting each rank) or None, by direction
+        # By direction: None, or what copies say over what is measured, counting each group once for
+        # each loss that its ranks have, each rank, and each group once.
+        self.ratios = []
         self.state = "not asked"  # judge() sets "right", "shares", "wrong" or "not decided".
+        self.counted = None  # This one of the ratios tells the factor, if that is known.
 
     @property
     def name(self):
@@ -109,14 +112,13 @@ class Place:
         return {"module": module, "call": call, "index": index, "state": self.state,
                 "factor": self.factor(slack) if self.state == "wrong" else None,
                 "copies": [list(g) for g in self.groups],
-                "ratios": [list(r) if r else None for r in self.ratios]}
+                "ratios": [list(r[:2]) if r else None for r in self.ratios]}
 
     def is_copied(self):
         return any(len(group) > 1 for group in self.groups)
 
     def known(self):
-        """Returns the ratios (counting each group of copies once, counting each rank) of directions
-        in which the loss was seen to change."""
+        """Returns the ratios of directions in which the loss was seen to change."""
         return [ratio for ratio in self.ratios if ratio is not None]
 
     def judge(self, base, slack):
@@ -125,11 +127,14 @@ class Place:
         if base is None or not known or None in self.ratios[:1]:
             self.state = "not decided"
             return
-        once, each = (all(_same(ratio[i], base, slack) for ratio in known) for i in (0, 1))
+        once, each, whole = (all(_same(ratio[i], base, slack) for ratio in known)
+                             for i in range(3))
         if once or each and not self.is_copied():
             self.state = "right"
         elif each:
             self.state = "shares"
+        elif whole:  # So may be a wrong share on ranks with data of their own.
+            self.state = "not decided"
         else:
             off = [r for r in known if not any(_same(x, base, slack) for x in r)]
             self.state = "wrong" if len(off) > 1 else "not decided"
@@ -147,12 +152,12 @@ class Place:
     def factor(self, slack):
         """Returns the cotangent's factor over the right one, or None if there is none or it is not
         known."""
-        if None in self.ratios[:2] or len(self.ratios) < 2:
+        if None in (*self.ratios[:2], self.counted) or len(self.ratios) < 2:
             return None
-        for values in zip(*self.known()):
-            if max(values) - min(values) <= slack * max(map(abs, values)):
-                return sum(values) / len(values) / self.base
-        return None
+        values = [ratio[self.counted] for ratio in self.known()]
+        if max(values) - min(values) > slack * max(map(abs, values)):
+            return None
+        return sum(values) / len(values) / self.base
 
 
 class Outputs:
@@ -188,11 +193,14 @@ class Outputs:
                 self._ask(places[i])
                 self._judge([*known, *places])
 
-    def told(self, places):
-        text, n = told(places, self._precision.slack), self._runs.team.size
+    def told(self, places, wrong, off, unlike=""):
+        """Returns sentences on where backward departs from the right gradients of the parameters
+        `wrong`, which are off by at most the part `off` of their norms. unlike says how forward
+        differs from the single run's, if it does."""
+        text, n = told(places, wrong, off, unlike, self._precision.slack), self._runs.team.size
         right = next((p for p in places if p.state == "right"), None)
-        if right and not departure(places) and self._runs.objective == "mean" and n > 1 and _same(
-                right.base, 1, self._precision.slack):
+        if right and not departure(places) and self._runs.objective in (
+                "mean", "sum") and n > 1 and _same(right.base, 1, self._precision.slack):
             text[0] += (" They are the loss's derivatives themselves, to be added up over the"
                         f" ranks: a mean, as DDP takes, needs them {n} times as large.")
         return text
@@ -321,10 +329,14 @@ class Outputs:
             said = dot(cotangent, self._direction(place.key, mine, direction, cotangent))
         every = self._runs.gather(said)
         resolution = self._precision.noise / step + 1e-6 * sum(map(abs, every))
-        once = sum(sum(every[r] for r in g) / len(g) for g in place.groups)
+        losses = [loss if loss is None else f"{loss:.6g}" for loss in self._runs.losses]
+        alike = [[r for r in g if losses[r] == loss] for g in place.groups
+                 for loss in {losses[r] for r in g}]
+        once, whole = (sum(sum(every[r] for r in g) / len(g) for g in groups)
+                       for groups in (alike, place.groups))
         if abs(measured) * self._precision.slack < resolution:
             return None
-        return once / measured, sum(every) / measured
+        return once / measured, sum(every) / measured, whole / measured
 
     def _moved(self, key, group, direction, step):
         def act(other, x):
@@ -374,6 +386,10 @@ class Outputs:
         for place in places:
             if place.ratios:
                 place.judge(base, slack)
+        ways = {p.state for p in places if p.is_copied()} & {"right", "shares"}
+        for place in places:  # Of copies each may be to have the whole cotangent, or a share.
+            is_one = all(_same(ratio[0], ratio[1], slack) for ratio in place.known())
+            place.counted = 0 if is_one or ways == {"right"} else 1 if ways == {"shares"} else None
 
 
 def _merged(rows):
@@ -420,8 +436,7 @@ def as_data(places, slack=1e-2):
             for place in places]
 
 
-def told(places, slack=1e-2):
-    """Returns sentences on where backward departs."""
+def told(places, wrong, off, unlike, slack):
     asked = [p for p in places if p.state in ("right", "shares", "wrong")]
     if not asked:
         return []
@@ -429,8 +444,16 @@ def told(places, slack=1e-2):
     if found is None:
         where = ("cotangent is right at the one output" if len(asked) == 1
                  else f"cotangents are right at all {len(asked)} outputs")
-        return [f"The {where} of modules that could be measured: the mistake lies between there and"
-                " p.grad, in backward or after it."]
+        right = {p.key[0] for p in asked if p.state == "right"}
+        left = dict.fromkeys(name.rpartition(".")[0] or "the model" for name in wrong
+                             if name.rpartition(".")[0] not in right)
+        if off <= 2 * slack:
+            return [f"The {where} of modules that could be measured, to {slack:.0%}: p.grad is off"
+                    " by too little to tell where."]
+        return [f"The {where} of modules that could be measured"
+                + (f"; those of {some(list(left), 4)} could not be." if left else "." if unlike
+                   else ": the mistake lies between there and p.grad, in backward or after it.")
+                + unlike]
     kind, place, before = found
     if kind == "shares":
         group = max(place.groups, key=len)

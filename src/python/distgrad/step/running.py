@@ -37,6 +37,7 @@ class Repeated:
         self.team = team
         self.count, self.seconds = 0, 0.0
         self.losses = []  # Each rank has a loss of the last run, or None.
+        self.ended = []  # These groups, which the last run made, are destroyed.
 
     @property
     def rank(self):

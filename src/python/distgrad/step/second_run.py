@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from .errors import StepError
+from .holding import HeldInStep
 from .recording import Recording, whole
 from .roots import Begun, Roots, can_end
 from .running import Repeated, random_states
@@ -25,21 +26,23 @@ class WatchedSingle:
         self._path = path
         self._wrong = [plain(name) for name in request["wrong"]]
         self._recording = Recording([*self._wrong, *request["right"]], retains=True)
+        self._held = HeldInStep()  # It only notes what the run detaches.
 
     def start(self):
         self._recording.start()
 
     def ready(self):
-        pass
+        self._held.__enter__()
 
     def finish(self, _call, found, losses):
+        self._held.__exit__(None, None, None)
         self._recording.stop()
         terms = {}
         with contextlib.suppress(RuntimeError):  # Losses without a graph tell nothing.
             terms = self._terms(losses) if losses is not None else {}
         gradients = {plain(name): whole(g) for name, g in found.items() if g is not None}
-        torch.save({**self._recording.trace(), "gradients": gradients, "terms": terms},
-                   self._path + "~")
+        torch.save({**self._recording.trace(), "gradients": gradients, "terms": terms,
+                    "detached": list(self._held.places)}, self._path + "~")
         os.rename(self._path + "~", self._path)
 
     def _terms(self, losses):
@@ -146,9 +149,10 @@ class Again(Repeated):
 
     def _end_groups(self):
         """Destroys groups that this run made, except for a DeviceMesh's, which cannot be."""
-        for group in set(dist.distributed_c10d._world.pg_map) - self._groups:
-            if group.group_desc == "undefined":
-                dist.destroy_process_group(group)
+        made = set(dist.distributed_c10d._world.pg_map) - self._groups
+        self.ended = [group for group in made if group.group_desc == "undefined"]
+        for group in self.ended:
+            dist.destroy_process_group(group)
 
 
 def watched(name, folder, request, single):

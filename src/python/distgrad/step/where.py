@@ -9,7 +9,7 @@ import torch
 
 from ..words import count, some
 from . import arrived, forward
-from .holding import held_text, places_with_detached_held
+from .holding import detached_held, held_text, places_with_detached_held
 from .outputs import Outputs, Precision, as_data, departure
 from .seen import computed_in
 from .variables import plain
@@ -29,6 +29,7 @@ class Where:
     def __init__(self, runs, trace, names, returned, folder, request):
         self._runs, self._trace, self._names, self._returned = runs, trace, names, returned
         self._wrong = [plain(name) for name in request["wrong"]]
+        self._off = max(float(what["off"]) or math.inf for what in request["wrong"].values())
         self._right = [plain(name) for name in request["right"]]
         self._single = self._when_it_is_there(os.path.join(folder, "single.trace"),
                                               request["timeout_s"])
@@ -47,11 +48,12 @@ class Where:
         every = self._runs.gather({key: self._trace[key] for key in ("seen", "loss", "passes",
                                                                     "clips")})
         mine = self._single and {key: self._single[key] for key in ("seen", "loss", "passes",
-                                                                  "needs")}
+                                                                  "needs", "detached")}
         single = self._runs.gather(mine)[0]
         computed = computed_in(single["seen"], [row["seen"] for row in every])
         dtype = _coarsest([single["seen"], *(row["seen"] for row in every)])
         losses = [row["loss"] for row in every]
+        self._detached_by_single = single["detached"]
         agrees = self._judge_loss(single, every, _LOSS_SLACK.get(dtype, 1e-9))
         if not agrees:
             self._judge_forward()
@@ -162,31 +164,62 @@ class Where:
         step, rounding, slack = _PRECISIONS[dtype]
         size = max(abs(loss) for loss in [first, *losses] if loss is not None)
         outputs = Outputs(runs, Precision(step, rounding * size, slack, True),
-                          min(_SEARCH_S, left / 3), self._names, needed)
+                          min(_SEARCH_S, left / 4), self._names, needed)
         self._places = outputs.places()
-        found, lines = departure(self._places), outputs.told(self._places)
-        if found and (detached := self._with_constants(outputs)):
-            found, lines = departure(self._places), outputs.told(self._places)
-            lines.insert(0, held_text(detached))
+        found, lines = self._departs(outputs)
+        if found and (held := self._with_constants(outputs)):
+            found, lines = self._departs(outputs)
+            lines.insert(0, held_text(held))
         if found:
             kind, place, before = found
             self._stage = "backward" if before else "loss"
             lines += self._between(place, before)
-            lines += outputs.calls(self._places)
+            lines += self._where_own_detach(outputs) + outputs.calls(self._places)
         elif self._stage == "loss":  # The loss is off by a factor, which outputs do not show.
             return
         elif lines:
             self._stage = "after"
         self._lines += lines or ["No output of a module could be measured."]
 
+    def _departs(self, outputs):
+        found = departure(self._places)
+        unlike = "" if found else self._detached_by_single_alone()
+        return found, outputs.told(self._places, self._wrong, self._off, unlike)
+
+    def _detached_by_single_alone(self):
+        """Returns a sentence on what the single run detaches and no rank does, if they agree on all
+        other lines, or ""."""
+        if not self._detached_by_single:
+            return ""
+        with detached_held(self._runs) as held:
+            theirs = {line for row in self._runs.gather(list(held.places)) for line in row}
+        lines = [line for line in self._detached_by_single if line not in theirs]
+        if not lines or theirs - set(self._detached_by_single):
+            return ""
+        return f" The single run detaches at {some(lines, 4)}, and the ranks do not."
+
     def _with_constants(self, outputs):
-        """Moves outputs again with what is detached as a constant. Returns the lines where
-        something is detached, if that makes a difference, else []."""
-        again, lines = places_with_detached_held(self._runs, outputs)
-        if again is None or [p.state for p in again] == [p.state for p in self._places]:
+        """Moves outputs again with what the single run detaches, too, as a constant. Returns the
+        lines, if backward is right then where it departs, else []."""
+        again, lines = places_with_detached_held(self._runs, outputs, self._detached_by_single)
+        if not self._is_right_in(again):
             return []
         self._places = again
         return lines
+
+    def _where_own_detach(self, outputs):
+        """Returns [a sentence on what only the ranks detach], if backward is right everywhere with
+        that as a constant."""
+        again, lines = places_with_detached_held(self._runs, outputs, None,
+                                                 self._detached_by_single)
+        if not self._is_right_in(again) or departure(again):
+            return []
+        return [f"With what is detached at {some(lines, 4)} as a constant, it is right at all of"
+                " these outputs."]
+
+    def _is_right_in(self, again):
+        place = departure(self._places)[1]
+        return again is not None and any(p.key == place.key and p.state == "right" for p in again)
 
     def _between(self, place, before):
         """Returns [a sentence on the calls between an output and the next right one, or the loss],
@@ -219,11 +252,16 @@ class Where:
                      for text, n in collections.Counter(texts).items()], 4)
 
     def _judge_clipping(self, every):
-        """Tells if clip_grad_norm_ saw another norm than in the single run, at its last call."""
+        """Tells if the last call of clip_grad_norm_ saw another norm, or clipped to another one,
+        than in the single run."""
         single = self._runs.gather(self._single and self._single["clips"])[0]
         if not single or not all(every):
             return
-        truth = single[-1][0]
+        truth, most, _ = single[-1]
+        if {calls[-1][1] for calls in every} != {most}:
+            shown = ", ".join(f"{calls[-1][1]:.4g}" for calls in every[:8])
+            self._lines.append(f"{every[0][-1][2]} clips to {shown} on the ranks, to {most:.4g} in"
+                               " the single run.")
         norms = [calls[-1][0] for calls in every]
         if all(abs(norm - truth) <= 1e-3 * abs(truth) for norm in norms):
             return
