@@ -329,7 +329,8 @@ class Outputs:
             said = dot(cotangent, self._direction(place.key, mine, direction, cotangent))
         every = self._runs.gather(said)
         resolution = self._precision.noise / step + 1e-6 * sum(map(abs, every))
-        losses = [loss if loss is None else f"{loss:.6g}" for loss in self._runs.losses]
+        losses = [x[0] if isinstance(x, tuple) else x for x in self._runs.losses]
+        losses = [x if x is None else f"{x:.6g}" for x in losses]  # but for rounding
         alike = [[r for r in g if losses[r] == loss] for g in place.groups
                  for loss in {losses[r] for r in g}]
         once, whole = (sum(sum(every[r] for r in g) / len(g) for g in groups)
