@@ -129,7 +129,9 @@ class Explaining {
       const double error = d.strange > 0 ? HUGE_VAL : d.max_error;
       r_.bitwise = false;
       r_.max_abs_error = std::max(r_.max_abs_error, error);
-      r_.relative_error = std::max(r_.relative_error, d.relative_error());
+      // Of a piece that is only rounding, the error beside its own norm says nothing.
+      if (!m.is_zero_piece(h) || !within(d, m.bound))
+        r_.relative_error = std::max(r_.relative_error, d.relative_error());
       if (error <= worst) continue;
       worst = error;
       r_.worst = WorstElement{m.holding(h).ranks, index_in_whole(m.holding(h).box, d.worst),
@@ -323,7 +325,7 @@ class Explaining {
       if (measured_factors) r_.kind = "a multiple of the reference that differs by rank";
       return say(Explanation::kUnsynchronised, std::move(text));
     }
-    std::sort(right.begin(), right.end());
+    std::ranges::sort(right);
     if (measured_factors)
       r_.kind = fmt::format("wrong{}, right{}", on_ranks(r_.ranks), on_ranks(right));
     const auto is_other = [](Kind kind) { return kind != Kind::kNone && kind != Kind::kUnknown; };

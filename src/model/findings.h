@@ -48,9 +48,11 @@ inline constexpr std::array<FindingRow, 28> kFindings = {{
     {"wrong-slice", "another mix of slices or roots than the right one",
      "Look at which part of the cotangent goes to which rank: offsets, the dimension, the root, "
      "uneven splits, and the order of the ranks within the group."},
-    {"missing-reduction", "some rank's cotangent is absent from a sum (dropped or detached)",
-     "Find the rank whose cotangent is dropped: a detach, a no_grad, a list that is filled by "
-     "another collective without gradient, or a branch that not all ranks take."},
+    {"missing-reduction", "a sum over ranks is left out, or lacks some rank's part",
+     "Find the sum that is left out, or the rank whose cotangent is dropped: a detach, a no_grad, "
+     "a "
+     "list that is filled by another collective without gradient, or a branch that not all ranks "
+     "take."},
     {"double-reduction", "cotangents were summed twice",
      "Sum the cotangents in one place only: in the collective's backward or where the gradient is "
      "synchronised, such as DistributedDataParallel or a sync of the input."},

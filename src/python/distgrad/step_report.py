@@ -39,9 +39,10 @@ class StepReport(Report):
         self.backend, self.where = backend, where
         self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
         found = ["Where:\n" + "\n".join(_wrapped(line) for line in where["text"])] if where else []
-        self._parts = self._head(), text.strip(), found
+        near = sum(p["verdict"] == "close" and not p["forgiven"] for p in fields["parameters"])
+        self._parts = self._head(near), text.strip(), found
         super().__init__({**fields, "where": where},
-                         "\n\n".join([self._head(), text.strip(), *found]))
+                         "\n\n".join([self._head(near), text.strip(), *found]))
 
     def page_text(self):
         """Returns the text with the place of the mistake first: a page shows the parameters below,
@@ -53,9 +54,10 @@ class StepReport(Report):
     def wrong(self):
         return [p for p in self.parameters.values() if p.finding]
 
-    def _head(self):
+    def _head(self, near):
         wrong, total = len(self.wrong), count(len(self.parameters), "gradient")
-        head = (f"{wrong} of {total} {'is' if wrong == 1 else 'are'} wrong" if wrong
+        how = "off by a few percent at most" if near == wrong else "wrong"
+        head = (f"{wrong} of {total} {'is' if wrong == 1 else 'are'} {how}" if wrong
                 else f"{total}, all right")
         return f"check_step: {head}, on {count(self.world_size, 'rank')} ({self.backend})"
 

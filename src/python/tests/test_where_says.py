@@ -414,6 +414,11 @@ class Tags(unittest.TestCase):
                                " do not")
         self.assertNotIn("the mistake lies between", text)
 
+    def test_what_requires_no_gradient_on_the_ranks_is_said(self):
+        text = self.text(change=lambda model, rank: model.place.requires_grad_(False))
+        self.assertIn("place.weight requires no gradient on the ranks.", text)
+        self.assertNotIn("the mistake lies between", text)
+
     def test_an_output_that_depends_on_no_data_is_no_copy(self):
         text = self.text(change=double_in_backward)
         self.assertRegex(text, "departs at (token|place), at whose output the cotangent is 2 times")

@@ -193,11 +193,11 @@ class Outputs:
                 self._ask(places[i])
                 self._judge([*known, *places])
 
-    def told(self, places, wrong, off, unlike=""):
+    def told(self, places, wrong, off, is_unlike=False):
         """Returns sentences on where backward departs from the right gradients of the parameters
-        `wrong`, which are off by at most the part `off` of their norms. unlike says how forward
-        differs from the single run's, if it does."""
-        text, n = told(places, wrong, off, unlike, self._precision.slack), self._runs.team.size
+        `wrong`, which are off by at most the part `off` of their norms. is_unlike says that forward
+        is known to differ from the single run's."""
+        text, n = told(places, wrong, off, is_unlike, self._precision.slack), self._runs.team.size
         right = next((p for p in places if p.state == "right"), None)
         if right and not departure(places) and self._runs.objective in (
                 "mean", "sum") and n > 1 and _same(right.base, 1, self._precision.slack):
@@ -437,7 +437,7 @@ def as_data(places, slack=1e-2):
             for place in places]
 
 
-def told(places, wrong, off, unlike, slack):
+def told(places, wrong, off, is_unlike, slack):
     asked = [p for p in places if p.state in ("right", "shares", "wrong")]
     if not asked:
         return []
@@ -452,9 +452,8 @@ def told(places, wrong, off, unlike, slack):
             return [f"The {where} of modules that could be measured, to {slack:.0%}: p.grad is off"
                     " by too little to tell where."]
         return [f"The {where} of modules that could be measured"
-                + (f"; those of {some(list(left), 4)} could not be." if left else "." if unlike
-                   else ": the mistake lies between there and p.grad, in backward or after it.")
-                + unlike]
+                + (f"; those of {some(list(left), 4)} could not be." if left else "." if is_unlike
+                   else ": the mistake lies between there and p.grad, in backward or after it.")]
     kind, place, before = found
     if kind == "shares":
         group = max(place.groups, key=len)

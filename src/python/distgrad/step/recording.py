@@ -23,6 +23,7 @@ class Recording:
         self._needs, self._dtypes = set(), {}
         self._rows = {}  # {own key: how many rows have a gradient that is not 0}
         self._arrivals = self._clipping = None
+        self._frozen = set()  # names of parameters that require no gradient
         self._begun = 0  # This many calls were made before the last backward.
         self.parameters = {}
         self.names = {}  # {number of a module: name}
@@ -66,8 +67,10 @@ class Recording:
     def _find_parameters(self):
         for key, module in self._watch.modules.items():
             for name, p in module.named_parameters():
-                if p.requires_grad and p.is_leaf:
-                    full = plain(f"{self.names[key]}.{name}".removeprefix("."))
+                full = plain(f"{self.names[key]}.{name}".removeprefix("."))
+                if not p.requires_grad:
+                    self._frozen.add(full)
+                elif p.is_leaf:
                     if not any(p is other for other in self.parameters.values()):
                         self.parameters.setdefault(full, p)
 
@@ -93,6 +96,7 @@ class Recording:
         return {"outputs": outputs, "rows": rows, "before": calls, "begun": self._begun,
                 "calls": list(self._seen.calls),
                 "clips": [call[:3] for call in self._clipping.calls],
+                "frozen": self._frozen,
                 "needs": {(names[n], call, index) for n, call, index in self._needs},
                 "loss": self._roots.total, "passes": self._roots.count,
                 "seen": {"casts": named(self._seen.casts), "dtypes": named(self._seen.dtypes),

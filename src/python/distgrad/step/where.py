@@ -46,7 +46,7 @@ class Where:
 
     def said(self):
         every = self._runs.gather({key: self._trace[key] for key in ("seen", "loss", "passes",
-                                                                    "clips")})
+                                                                    "clips", "frozen")})
         mine = self._single and {key: self._single[key] for key in ("seen", "loss", "passes",
                                                                   "needs", "detached")}
         single = self._runs.gather(mine)[0]
@@ -54,6 +54,7 @@ class Where:
         dtype = _coarsest([single["seen"], *(row["seen"] for row in every)])
         losses = [row["loss"] for row in every]
         self._detached_by_single = single["detached"]
+        self._frozen = [name for name in self._wrong if all(name in row["frozen"] for row in every)]
         agrees = self._judge_loss(single, every, _LOSS_SLACK.get(dtype, 1e-9))
         if not agrees:
             self._judge_forward()
@@ -87,7 +88,8 @@ class Where:
         if all(near(loss, truth) for loss in known):
             self._runs.objective = "replicated"
             return True
-        for objective in ("mean", "sum"):
+        is_apart = len(set(known)) == len(known)  # Equal ones may be copies, each counted once.
+        for objective in ("mean", "sum") if is_apart else ("mean",):
             if near(declared(losses, objective), truth):
                 self._runs.objective = objective
                 return True
@@ -183,20 +185,23 @@ class Where:
 
     def _departs(self, outputs):
         found = departure(self._places)
-        unlike = "" if found else self._detached_by_single_alone()
-        return found, outputs.told(self._places, self._wrong, self._off, unlike)
+        unlike = [] if found else self._detached_by_single_alone()
+        if self._frozen:
+            verb = "requires" if len(self._frozen) == 1 else "require"
+            unlike.append(f"{some(self._frozen, 4)} {verb} no gradient on the ranks.")
+        return found, [*outputs.told(self._places, self._wrong, self._off, bool(unlike)), *unlike]
 
     def _detached_by_single_alone(self):
-        """Returns a sentence on what the single run detaches and no rank does, if they agree on all
-        other lines, or ""."""
+        """Returns [a sentence on what the single run detaches and no rank does], if they agree on
+        all other lines."""
         if not self._detached_by_single:
-            return ""
+            return []
         with detached_held(self._runs) as held:
             theirs = {line for row in self._runs.gather(list(held.places)) for line in row}
         lines = [line for line in self._detached_by_single if line not in theirs]
         if not lines or theirs - set(self._detached_by_single):
-            return ""
-        return f" The single run detaches at {some(lines, 4)}, and the ranks do not."
+            return []
+        return [f"The single run detaches at {some(lines, 4)}, and the ranks do not."]
 
     def _with_constants(self, outputs):
         """Moves outputs again with what the single run detaches, too, as a constant. Returns the
