@@ -30,6 +30,8 @@ class Where:
         self._runs, self._trace, self._names, self._returned = runs, trace, names, returned
         self._wrong = [plain(name) for name in request["wrong"]]
         self._off = max(float(what["off"]) or math.inf for what in request["wrong"].values())
+        # The ranks' model has other parameters then, as where one run ties two and the other not.
+        self._is_other = any(what["verdict"] == "extra" for what in request["wrong"].values())
         self._right = [plain(name) for name in request["right"]]
         self._single = self._when_it_is_there(os.path.join(folder, "single.trace"),
                                               request["timeout_s"])
@@ -189,7 +191,8 @@ class Where:
         if self._frozen:
             verb = "requires" if len(self._frozen) == 1 else "require"
             unlike.append(f"{some(self._frozen, 4)} {verb} no gradient on the ranks.")
-        return found, [*outputs.told(self._places, self._wrong, self._off, bool(unlike)), *unlike]
+        return found, [*outputs.told(self._places, self._wrong, self._off,
+                                      bool(unlike) or self._is_other), *unlike]
 
     def _detached_by_single_alone(self):
         """Returns [a sentence on what the single run detaches and no rank does], if they agree on
