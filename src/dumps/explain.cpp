@@ -129,7 +129,7 @@ class Explaining {
       const double error = d.strange > 0 ? HUGE_VAL : d.max_error;
       r_.bitwise = false;
       r_.max_abs_error = std::max(r_.max_abs_error, error);
-      // Of a piece that is only rounding, the error beside its own norm says nothing.
+      // The norm of a piece that is only rounding says nothing.
       if (!m.is_zero_piece(h) || !within(d, m.bound))
         r_.relative_error = std::max(r_.relative_error, d.relative_error());
       if (error <= worst) continue;

@@ -40,9 +40,9 @@ class StepReport(Report):
         self.parameters = {p["name"]: _parameter(p) for p in fields["parameters"]}
         found = ["Where:\n" + "\n".join(_wrapped(line) for line in where["text"])] if where else []
         near = sum(p["verdict"] == "close" and not p["forgiven"] for p in fields["parameters"])
-        self._parts = self._head(near), text.strip(), found
-        super().__init__({**fields, "where": where},
-                         "\n\n".join([self._head(near), text.strip(), *found]))
+        head, text = self._head(near), text.strip()
+        self._parts = head, text, found
+        super().__init__({**fields, "where": where}, "\n\n".join([head, text, *found]))
 
     def page_text(self):
         """Returns the text with the place of the mistake first: a page shows the parameters below,

@@ -81,13 +81,12 @@ def _copies(args):
 def _told(text, report, may_be_copies, is_in_parts):
     """Returns sentences with the formula. They call it wrong only if no objective makes it right,
     as it is not known which one holds here."""
-    if report.verdict == "right" and not report.formulas:
-        return [f"{text}, called there, measured by itself: right for the sum of the ranks'"
-                " losses."]
     if report.verdict == "right":
         formulas = [line for lines in report.formulas.values() for line in lines]
-        return [f"{text}, called there, measured by itself: {', '.join(formulas)}"
-                f"{''.join(f' ({legend})' for legend in report.legends)}."]
+        legends = "".join(f" ({legend})" for legend in report.legends)
+        return [f"{text}, called there, measured by itself: "
+                + (", ".join(formulas) + legends if formulas
+                   else "right for the sum of the ranks' losses") + "."]
     lines = []
     for finding in report.findings if report.verdict == "wrong" else ():
         found, right = ", ".join(finding.measured), ", ".join(finding.right)

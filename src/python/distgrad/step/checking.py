@@ -3,6 +3,7 @@ something."""
 
 import contextlib
 import dataclasses
+import functools
 import math
 from typing import Callable, Union
 
@@ -19,11 +20,11 @@ from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
-from .running import Runs
+from .running import Runs, without_count
 from .seen import Seen
 from .variables import described, may_be_pieces, pieces
 from .watching import Added, Arrivals, Clipping
-from .widened import differing, in_float64
+from .widened import differ, in_float64
 from .wording import clipping_text, is_clipped, uneven_text
 from .wording import described as described_finding
 
@@ -51,16 +52,17 @@ class Options:
 
 def check(model, step, options, team):
     """Returns the report, the same on all ranks. Raises StepError, Lost, TypeError."""
+    new_runs = functools.partial(Runs, model, step, options.objective, team, options.copies)
     if not options.float64:
-        return _checked(Runs(model, step, options.objective, team, options.copies), options)
-    runs = Runs(model, step, options.objective, team, options.copies)
+        return _checked(new_runs(), options)
+    runs = new_runs()
     try:
         runs.run()
         own = runs.found_gradients()
     finally:
         runs.restore()
     with in_float64(model):
-        runs = Runs(model, step, options.objective, team, options.copies)
+        runs = new_runs()
         runs.widened = Narrowing().widening
         return _checked(runs, options, own)
 
@@ -276,8 +278,7 @@ class _Check:
         """Returns the names of parameters whose gradients differ from those before by more than
         rounding may do."""
         is_coarse = any(dtype != "torch.float64" for dtype in self._dtypes)
-        largest = max(self._runs.gather(max((float(g.norm()) for g in after.values()
-                                             if g is not None), default=0.0)))
+        largest = self._largest_norm(after)
 
         def differs(a, b):
             if a is None or b is None:
@@ -292,9 +293,12 @@ class _Check:
                                        if differs(a, after[name])]))
 
     def _unlike(self, own, wide):
-        largest = max(self._runs.gather(max((float(g.norm()) for g in wide.values()
-                                             if g is not None), default=0.0)))
-        return _all(self._runs.gather(differing(own, wide, largest)))
+        largest = self._largest_norm(wide)
+        return _all(self._runs.gather([n for n, g in own.items() if differ(g, wide[n], largest)]))
+
+    def _largest_norm(self, gradients):
+        return max(self._runs.gather(max((float(g.norm()) for g in gradients.values()
+                                          if g is not None), default=0.0)))
 
     def _is_the_same(self, first, again):
         if first == again or math.isnan(first) and math.isnan(again):
@@ -383,7 +387,7 @@ class _Check:
 
     def _note_unlike_losses(self, losses):
         """Notes that ranks which should compute one loss have different ones, if they do."""
-        values = {rank: x[0] if isinstance(x, tuple) else x for rank, x in enumerate(losses)
+        values = {rank: without_count(x) for rank, x in enumerate(losses)
                   if x is not None}
         most = max(map(abs, values.values()))
         if self._options.objective == "replicated" and (

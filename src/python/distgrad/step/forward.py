@@ -172,7 +172,7 @@ def told(matches):
     # An output that lacks rows is not right, though those that there are may be.
     last = max((i for i, (_, m) in enumerate(states[:lacking]) if m.state == "same"), default=-1)
     departs = next(((key, m) for key, m in states[last + 1:lacking] if m.state == "departs"), None)
-    # What lies before may be on another way.
+    # An output that comes earlier may lie on another way to the one that departs.
     earlier = [(key, m) for key, m in states[:max(last, 0)] if m.state != "same"]
     if departs and earlier:
         first = next(((key, m) for key, m in earlier if m.state == "departs"), departs)

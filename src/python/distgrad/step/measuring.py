@@ -11,6 +11,7 @@ import math
 
 import torch
 
+from .running import without_count
 from .variables import local_of
 
 # The size of a move relative to the values, the relative error that the loss's curvature may add
@@ -150,8 +151,7 @@ class Measuring:
         return max(1, int(1 / (1.5 * _SEEN * self._curvature)))
 
     def _loss_size(self):
-        sizes = [abs(x[0] if isinstance(x, tuple) else x) for x in self.runs.losses
-                 if x is not None]
+        sizes = [abs(without_count(x)) for x in self.runs.losses if x is not None]
         return max([abs(self.base), *sizes])
 
     def find_noise(self, keys, first):
@@ -178,7 +178,7 @@ class Measuring:
         before = self._moved(keys, seed, size)
         loss = self.runs.loss()
         said = self._dots(before)
-        self._put_back(before)
+        put_back(before)
         every = self.runs.gather(said)
         return loss - self.base, sum(sum(v) / len(v) for v in _by_key(every).values())
 
@@ -196,7 +196,7 @@ class Measuring:
             before = self._moved(keys, seed, sign * step, alike)
             losses.append(self.runs.loss())
             sums.append(self._dots(before))
-            self._put_back(before)
+            put_back(before)
         plus, minus = sums
         mine = {key: ((plus[key][0] - minus[key][0]) / (2 * step),
                       max(plus[key][1], minus[key][1]) / step) for key in plus}
@@ -243,12 +243,6 @@ class Measuring:
                 move = self._direction(key, seed, alike)
                 local.copy_((local.to(move.dtype) + step * move).to(local.dtype))
         return before
-
-    @staticmethod
-    def _put_back(before):
-        with torch.no_grad():
-            for local, value in before.values():
-                local.copy_(value)
 
     def _dots(self, before):
         """Returns {key: (what this rank's gradient says of the real move, product of norms)}."""
@@ -307,6 +301,13 @@ class Measuring:
             if scale > 0 and math.isfinite(scale):
                 move += gradient.to(wide) * (share / scale)
         return move * (size * weight)
+
+
+def put_back(before):
+    """Gives tensors their values of {key: (tensor, a copy of before)}."""
+    with torch.no_grad():
+        for local, value in before.values():
+            local.copy_(value)
 
 
 def _holds(x, dtype):

@@ -5,7 +5,7 @@ import dataclasses
 
 import torch
 
-from .measuring import dot, number
+from .measuring import dot, number, put_back
 from .variables import digest, local_of
 
 _DRIFT = 1e-3  # Copies differ if they are farther apart than this part of their move.
@@ -25,20 +25,17 @@ def updates(optimizer, runs, known):
     """Runs the step and optimizer.step(). Returns {key: Update} of the pieces in `known` that have
     equal copies before. Leaves optimizer and parameters as they were."""
     runs.run()
-    own = {name: local_of(p.detach()) for name, p in runs.parameters.items()}
-    before = {name: x.clone() for name, x in own.items()}
+    before = {name: (x := local_of(p.detach()), x.clone()) for name, p in runs.parameters.items()}
     gradients = {name: g if g is None else digest(g) for name, g in runs.found_gradients().items()}
-    put_back = _state_of(optimizer)
+    put_state_back = _state_of(optimizer)
     try:
         runs.once(optimizer.step)
         runs.count -= 1  # It counts runs of the step.
-        row = {name: (gradients[name], digest(x), *_move(name, x, before[name]))
-               for name, x in own.items()}
+        row = {name: (gradients[name], digest(x), *_move(name, x, value))
+               for name, (x, value) in before.items()}
     finally:
-        put_back()
-        with torch.no_grad():
-            for name, x in own.items():
-                x.copy_(before[name])
+        put_state_back()
+        put_back(before)
     every, found = runs.gather(row), {}
     for piece in known:
         if piece.digest and len(piece.holders) > 1:
@@ -68,11 +65,11 @@ def _state_of(optimizer):
               for o in (optimizer, *vars(optimizer).values())
               if isinstance(o, torch.optim.Optimizer)]
 
-    def put_back():
+    def put_state_back():
         for o, state, groups in states:
             o.state.clear()
             o.state.update(state)
             for group, kept in zip(o.param_groups, groups):
                 group.update(kept)
 
-    return put_back
+    return put_state_back

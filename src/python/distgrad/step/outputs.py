@@ -17,6 +17,7 @@ from .calls import measured
 from .holding import not_held
 from .measuring import dot, number, real
 from .roots import is_asking, is_in_backward
+from .running import without_count
 from .variables import digest, has_shares, local_of, plain
 
 _MOST_BYTES = 1 << 28  # One rank keeps no more bytes of cotangents than this.
@@ -96,8 +97,8 @@ class Place:
 
     def __init__(self, key, groups):
         self.key, self.groups, self.base = key, groups, None
-        # By direction: None, or what copies say over what is measured, counting each group once for
-        # each loss that its ranks have, each rank, and each group once.
+        # Holds what copies say over what is measured, or None, by direction. It counts each group
+        # once for each loss that its ranks have, then each rank, then each group once.
         self.ratios = []
         self.state = "not asked"  # judge() sets "right", "shares", "wrong" or "not decided".
         self.counted = None  # This one of the ratios tells the factor, if that is known.
@@ -329,8 +330,7 @@ class Outputs:
             said = dot(cotangent, self._direction(place.key, mine, direction, cotangent))
         every = self._runs.gather(said)
         resolution = self._precision.noise / step + 1e-6 * sum(map(abs, every))
-        losses = [x[0] if isinstance(x, tuple) else x for x in self._runs.losses]
-        losses = [x if x is None else f"{x:.6g}" for x in losses]  # but for rounding
+        losses = [x if x is None else f"{without_count(x):.6g}" for x in self._runs.losses]
         alike = [[r for r in g if losses[r] == loss] for g in place.groups
                  for loss in {losses[r] for r in g}]
         once, whole = (sum(sum(every[r] for r in g) / len(g) for g in groups)
@@ -446,14 +446,16 @@ def told(places, wrong, off, is_unlike, slack):
         where = ("cotangent is right at the one output" if len(asked) == 1
                  else f"cotangents are right at all {len(asked)} outputs")
         right = {p.key[0] for p in asked if p.state == "right"}
-        left = dict.fromkeys(name.rpartition(".")[0] or "the model" for name in wrong
-                             if name.rpartition(".")[0] not in right)
+        modules = dict.fromkeys(name.rpartition(".")[0] for name in wrong)
+        left = [name or "the model" for name in modules if name not in right]
         if off <= 2 * slack:
-            return [f"The {where} of modules that could be measured, to {slack:.0%}: p.grad is off"
-                    " by too little to tell where."]
-        return [f"The {where} of modules that could be measured"
-                + (f"; those of {some(list(left), 4)} could not be." if left else "." if is_unlike
-                   else ": the mistake lies between there and p.grad, in backward or after it.")]
+            more = f", to {slack:.0%}: p.grad is off by too little to tell where"
+        elif left:
+            more = f"; those of {some(left, 4)} could not be"
+        else:
+            more = ("" if is_unlike else
+                    ": the mistake lies between there and p.grad, in backward or after it")
+        return [f"The {where} of modules that could be measured{more}."]
     kind, place, before = found
     if kind == "shares":
         group = max(place.groups, key=len)

@@ -199,10 +199,15 @@ class Runs(Repeated):
             raise TypeError("step() returned None on every rank: it is to return this rank's loss")
         if callable(self.objective):
             return float(self.objective(known))
-        values = [loss[0] if isinstance(loss, tuple) else loss for loss in known]
+        values = list(map(without_count, known))
         if self.objective == "sum":
             return sum(values)
         return sum(values) / len(values)
+
+
+def without_count(loss):
+    """Returns the loss of what step() returned, as a float, (loss, count) or None."""
+    return loss[0] if isinstance(loss, tuple) else loss
 
 
 def _ratio_of(before, now):

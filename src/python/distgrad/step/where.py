@@ -209,6 +209,8 @@ class Where:
     def _with_constants(self, outputs):
         """Moves outputs again with what the single run detaches, too, as a constant. Returns the
         lines, if backward is right then where it departs, else []."""
+        if not self._detached_by_single:
+            return []
         again, lines = places_with_detached_held(self._runs, outputs, self._detached_by_single)
         if not self._is_right_in(again):
             return []

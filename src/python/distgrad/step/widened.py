@@ -4,8 +4,8 @@ import contextlib
 
 import torch
 
-# By so much, relatively, gradients in float64 may differ from those in the parameters' own dtype,
-# and by so much of the model's largest gradient.
+# Gradients in float64 may differ from those in the parameters' own dtype by this, relatively, and
+# by this part of the model's largest gradient.
 _ROUNDED = {torch.float32: (0.05, 1e-4), torch.float16: (0.1, 0.02), torch.bfloat16: (0.25, 0.1)}
 
 
@@ -31,16 +31,10 @@ def _put(x, data, gradient):
     x.grad = gradient
 
 
-def differing(own, wide, largest):
-    """Returns the names of gradients in `wide`, {name: tensor or None}, that differ from those in
-    `own` by more than rounding to own dtypes; largest is the largest norm on any rank."""
-    found = []
-    for name, a in own.items():
-        b = wide[name]
-        if a is None or b is None:
-            found += [name] if a is not b else []
-            continue
-        share, left = _ROUNDED.get(a.dtype, (1e-6, 1e-9))
-        if not float((a - b).norm()) <= max(share * float(b.norm()), left * largest):
-            found.append(name)
-    return found
+def differ(own, wide, largest):
+    """Returns whether a gradient in float64, or None, differs from that in its own dtype by more
+    than rounding; largest is the largest norm of any gradient."""
+    if own is None or wide is None:
+        return own is not wide
+    share, left = _ROUNDED.get(own.dtype, (1e-6, 1e-9))
+    return not float((own - wide).norm()) <= max(share * float(wide.norm()), left * largest)
