@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -30,8 +31,10 @@ struct CompareOptions {
   std::string json;
   std::vector<ReportFile> reports;
   // Come from check_step: a file with the text that other formats show in place of the
-  // comparison's, what the user ran, and the seconds that the check took before this.
-  std::string text, ran;
+  // comparison's, sentences on where the mistake lies, what the user ran and in which folder, where
+  // that defines the step ("train.py:12"), and the seconds that the check took before this.
+  std::string text, ran, from, place;
+  std::vector<std::string> where;
   double before_s = 0;
   bool full = false;
   bool strict = false;
@@ -114,7 +117,10 @@ std::optional<ExitCode> parse(const Arguments& arguments, CompareOptions& option
   app.add_flag("--full", options.full, "every parameter, a line each");
   // for check_step only, which has more to say and sees more
   app.add_option("--text", options.text)->group("");
+  app.add_option("--where", options.where)->allow_extra_args(false)->group("");
   app.add_option("--ran", options.ran)->group("");
+  app.add_option("--from", options.from)->group("");
+  app.add_option("--place", options.place)->group("");
   app.add_option("--before-s", options.before_s)->group("");
   app.add_flag("--saw-short-dtype", options.comparison.tolerance.saw_short_dtype)->group("");
   describe(app,
@@ -153,10 +159,15 @@ ExitCode compare_command(const Arguments& arguments) {
   if (!options.json.empty())
     write_file_atomically(options.json, json_text(dumps::comparison_json(comparison)));
   if (!options.reports.empty()) {
-    dumps::ComparisonCases cases = dumps::comparison_cases(comparison, options.strict);
+    const std::string printed =
+        options.text.empty() ? text : read_regular_file(options.text, kMostText).text;
+    if (!options.from.empty()) std::filesystem::current_path(options.from);
+    dumps::ComparisonCases cases =
+        dumps::comparison_cases(comparison, options.strict, options.place);
     Report& report = cases.report;
+    report.where = options.where;
+    report.printed = printed;
     report.command = options.ran.empty() ? command_text("compare", arguments) : options.ran;
-    report.printed = options.text.empty() ? text : read_regular_file(options.text, kMostText).text;
     report.summary.elapsed_s =
         options.before_s +
         std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "report/source_place.h"
 #include "report/summary.h"
 
 namespace distgrad {
@@ -185,11 +186,11 @@ std::optional<Picture> picture_of(const Json& report) {
 
 StepReport read_step_report(const std::string& text, const std::string& path, bool strict) {
   StepReport made;
-  made.step = std::make_unique<Scenario>();
-  made.step->file = made.step->name = "step";
   made.report.unit = "parameter";
   try {
     const Json report = Json::parse(text);
+    made.step = std::make_unique<Scenario>(scenario_at(report.at("place"), "step"));
+    made.report.where = report.at("where");
     made.report.cases = cases_of(report, *made.step, strict);
     made.report.picture = picture_of(report);
     made.report.printed = report.at("text").get<std::string>();

@@ -301,8 +301,7 @@ std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& 
     for (const std::string& note : r.notes) own[note].push_back(for_terminal(r.name));
   }
   for (const std::string& text : arrangements)
-    notes.push_back(
-        fmt::format("Taken for {}, by their shapes: the files do not say how pieces lie.", text));
+    notes.push_back(fmt::format("Taken for {}, by their shapes alone.", text));
   for (const auto& [ranks, names] : holders.inferred())
     notes.push_back(fmt::format("{} on {} alone: the other ranks hold others in their place.",
                                 count_text(static_cast<long>(names.size()), "parameter"),

@@ -5,6 +5,7 @@
 
 #include "dumps/comparison_report.h"
 #include "model/ranks_text.h"
+#include "report/source_place.h"
 #include "report/summary.h"
 #include "report/words.h"
 
@@ -113,10 +114,10 @@ CaseResult case_of_all(const Scenario& files, const std::string& name, const std
 
 }  // namespace
 
-ComparisonCases comparison_cases(const DumpComparison& c, bool strict) {
+ComparisonCases comparison_cases(const DumpComparison& c, bool strict, const std::string& place) {
   ComparisonCases made;
   Scenario& files = made.files[c.observed];
-  files.file = files.name = c.observed;
+  files = scenario_at(place, c.observed);
   made.report.unit = "parameter";
   for (const ParameterResult& r : c.parameters) made.report.cases.push_back(case_of(r, c, files));
   if (!c.vacuous.empty())

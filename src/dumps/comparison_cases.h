@@ -17,7 +17,7 @@ struct ComparisonCases {
 
 // Makes a case for each parameter, "observed:NAME", and a picture of parameters by ranks.
 // `report.command` and `summary.elapsed_s` stay empty. With `strict` a vacuous comparison is wrong,
-// and one without some ranks' files.
-ComparisonCases comparison_cases(const DumpComparison&, bool strict);
+// and one without some ranks' files. The cases lie at `place`, "train.py:12", if that is not empty.
+ComparisonCases comparison_cases(const DumpComparison&, bool strict, const std::string& place = "");
 
 }  // namespace distgrad::dumps

@@ -141,6 +141,8 @@ struct Report {
   std::optional<Picture> picture = {};
   // Has what the command printed, if that says more than the cases do. Pages show it first.
   std::string printed = {};
+  // Says where a training step goes wrong; formats that show a case alone add it there.
+  std::vector<std::string> where = {};
   std::vector<InvalidFile> invalid;
   std::vector<CaseResult> cases;
   Summary summary;

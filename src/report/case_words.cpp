@@ -44,6 +44,12 @@ std::string reported_alone(const CaseResult& r, const FormatContext& context) {
   return text;
 }
 
+std::string where_text(const Report& report) {
+  std::string text = report.where.empty() ? "" : "Where:\n";
+  for (const std::string& sentence : report.where) text += "- " + sentence + "\n";
+  return text;
+}
+
 std::string problem_text(const InvalidFile& f) {
   std::string text = f.file;
   if (f.position.line > 0) text += fmt::format(":{}:{}", f.position.line, f.position.column);

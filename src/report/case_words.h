@@ -15,6 +15,9 @@ std::string headline(const CaseResult&);
 // runs it again. Cuts it to a length that CI pages take, and then says so.
 std::string reported_alone(const CaseResult&, const FormatContext&);
 
+// Returns "Where:", and below it each sentence of Report::where; "" if there are none.
+std::string where_text(const Report&);
+
 // Describes a run that ran something and in which nothing is wrong: "3 cases, all as expected", "5
 // cases: 3 as expected, 2 skipped".
 std::string nothing_wrong(const Report&);

@@ -23,6 +23,7 @@ namespace {
 
 using sample::disputed;
 using sample::report_of;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -116,6 +117,15 @@ TEST(JUnit, AFailuresTextIsTheTextReport) {
   EXPECT_THAT(text, HasSubstr(case_text(r, {})));
   EXPECT_THAT(text,
               HasSubstr("Again: distgrad run 'mine/all_reduce_sum.json:subject=in_place'\n<"));
+}
+
+TEST(JUnit, SaysOfAWrongCaseWhereTheStepGoesWrong) {
+  Report report = report_of({sample::match("a.json"), sample::in_place_mismatch("b.json")});
+  report.where = {"Backward departs at norm.", "That is in x.py:3."};
+  const std::string text = junit_text(report, kContext);
+  const std::string where = "Where:\n- Backward departs at norm.\n- That is in x.py:3.\n</failure>";
+  EXPECT_THAT(text, HasSubstr(where));
+  EXPECT_EQ(text.find("Where:"), text.rfind("Where:"));
 }
 
 TEST(JUnit, AnExpectedMismatchPasses) {
@@ -276,6 +286,24 @@ TEST(Sarif, PointsAtTheStepBelowTheRepository) {
   EXPECT_EQ(
       outside["runs"][0]["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"],
       Json({{"uri", "file:///else%20where/p.json"}}));
+}
+
+TEST(Sarif, PointsAtTheLineThatAStepIsDefinedIn) {
+  const Scenario step = scenario_at("/src/my models/train.py:12", "ranks");
+  CaseResult r = sample::in_place_mismatch();
+  r.which.scenario = &step;
+  r.which.id = step.file + ":w";
+  Report report = report_of({r});
+  report.where = {"Backward departs at norm."};
+  FormatContext context = kContext;
+  context.root = "/src";
+  const auto result = sarif_report(report, context)["runs"][0]["results"][0];
+  const auto place = result["locations"][0]["physicalLocation"];
+  EXPECT_EQ(place["artifactLocation"]["uri"], "my%20models/train.py");
+  EXPECT_EQ(place["region"]["startLine"], 12);
+  EXPECT_THAT(result["message"]["text"].get<std::string>(),
+              EndsWith("\nWhere:\n- Backward departs at norm.\n"));
+  EXPECT_EQ(scenario_at("", "ranks").file, "ranks");
 }
 
 TEST(Sarif, AFingerprintIsOfTheCaseAndNotOfItsPlaceOrFigures) {

@@ -87,7 +87,9 @@ struct Suite {
   }
 };
 
-void add_case(Suite& suite, const CaseResult& r, const FormatContext& context) {
+// `where` follows what is said of a wrong case.
+void add_case(Suite& suite, const CaseResult& r, const FormatContext& context,
+              const std::string& where) {
   const pugi::xml_node test_case =
       suite.add_test_case(test_name(r), class_name(r.which.scenario->file), r.elapsed_s);
   if (r.broken) {
@@ -96,7 +98,8 @@ void add_case(Suite& suite, const CaseResult& r, const FormatContext& context) {
                 reported_alone(r, context));
   } else if (is_wrong(r)) {
     ++suite.counts.failures;
-    add_outcome(test_case, "failure", failure_type(r), headline(r), reported_alone(r, context));
+    add_outcome(test_case, "failure", failure_type(r), headline(r),
+                reported_alone(r, context) + where);
   } else if (!r.as_expected || r.verdict == Verdict::kSkipped || r.verdict == Verdict::kDisputed) {
     ++suite.counts.skipped;
     const std::string disputed = r.verdict == Verdict::kDisputed ? "disputed: " : "";
@@ -170,7 +173,9 @@ std::string junit_text(const Report& report, const FormatContext& context) {
   pugi::xml_node all = document.append_child("testsuites");
   set(all, "name", "distgrad");
   Suites suites(all);
-  for (const CaseResult& r : report.cases) add_case(suites.of(r.which.scenario->file), r, context);
+  const std::string where = where_text(report);
+  for (const CaseResult& r : report.cases)
+    add_case(suites.of(r.which.scenario->file), r, context, where);
   for (const InvalidFile& f : report.invalid)
     add_problem(suites.of(f.file), problem_name(f), f.file, "invalid-scenario", problem_text(f));
   if (context.broken_off)

@@ -122,7 +122,7 @@ Json fingerprints(const std::string& identity) {
 }
 
 // Puts the remedy first, then what was seen, since pages show only the first line.
-std::string explanation(const CaseResult& r) {
+std::string explanation(const CaseResult& r, const std::string& where) {
   const std::string seen = r.which.id + ": " + headline(r) + ".";
   if (r.findings.empty())
     return seen + (r.error && !r.error->message.empty() ? "\n" + r.error->message : "");
@@ -133,10 +133,10 @@ std::string explanation(const CaseResult& r) {
             "; right: " + short_formula(first.measured->right);
   for (std::size_t i = 1; i < r.findings.size(); ++i)
     text += fmt::format("\nOr: {}: {}", r.findings[i].rule.text(), r.findings[i].text);
-  return text;
+  return where.empty() ? text : text + "\n" + where;
 }
 
-Json result_of(const CaseResult& r, const FormatContext& context,
+Json result_of(const CaseResult& r, const FormatContext& context, const std::string& where_it_is,
                const std::map<std::string, int, std::less<>>& rule_indices) {
   const std::string rule = rule_of(r);
   const std::string id = id_below(r, context.root);
@@ -146,7 +146,7 @@ Json result_of(const CaseResult& r, const FormatContext& context,
   return {{"ruleId", rule},
           {"ruleIndex", rule_indices.at(rule)},
           {"level", "error"},
-          {"message", {{"text", message_text(explanation(r))}}},
+          {"message", {{"text", message_text(explanation(r, where_it_is))}}},
           {"locations", Json::array({std::move(where)})},
           {"partialFingerprints", fingerprints(id + "\n" + rule)},
           {"properties",
@@ -209,8 +209,9 @@ Json sarif_report(const Report& report, const FormatContext& context) {
     rules.push_back(rule_json(rule));
   }
   Json results = Json::array();
+  const std::string where = where_text(report);
   for (const CaseResult* r : worst_first(report))
-    results.push_back(result_of(*r, context, indices));
+    results.push_back(result_of(*r, context, where, indices));
   for (const InvalidFile& f : report.invalid)
     if (has_place(f)) results.push_back(result_of(f, context, indices));
 

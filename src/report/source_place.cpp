@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string_view>
@@ -117,7 +118,7 @@ int line_in_scenario(const CaseResult& r) {
   if (const std::string step = blamed_step(r); !step.empty())
     if (const int line = line_of_step(scenario, step); line > 0) return line;
   const int line = line_at(scenario, "/subjects/" + escaped(r.which.subject));
-  return line > 0 ? line : 1;
+  return line > 0 ? line : std::max(line_at(scenario, ""), 1);
 }
 
 }  // namespace
@@ -126,6 +127,19 @@ SourcePlace place_of_case(const CaseResult& r) {
   if (const auto code = code_to_blame(r))
     if (const auto place = place_of_code(*code)) return *place;
   return {r.which.scenario->file, line_in_scenario(r)};
+}
+
+Scenario scenario_at(const std::string& place, const std::string& otherwise) {
+  const std::size_t colon = std::min(place.rfind(':'), place.size());
+  const std::string after = place.substr(std::min(colon + 1, place.size()));
+  SourcePlace found{place.substr(0, colon), std::atoi(after.c_str())};
+  if (found.line == 0)
+    found = place_of_code(parts_of("python:" + place)[0]).value_or(SourcePlace{});
+  Scenario made;
+  made.file = found.file.empty() ? otherwise : found.file;
+  made.name = made.file.substr(made.file.rfind('/') + 1);
+  made.positions[""] = {found.line, 1};
+  return made;
 }
 
 std::string path_below(const std::string& file, const std::string& root) {

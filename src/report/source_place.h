@@ -18,6 +18,10 @@ struct SourcePlace {
 // entry, else the first line.
 SourcePlace place_of_case(const CaseResult&);
 
+// Makes a Scenario whose cases lie at a function's definition, which is "train.py:12" or
+// "train.py:NAME", or in the file `otherwise` if there is none.
+Scenario scenario_at(const std::string& place, const std::string& otherwise);
+
 // Returns `file` relative to the folder `root`, with slashes, if it lies below it; else absolute.
 std::string path_below(const std::string& file, const std::string& root);
 

@@ -161,7 +161,7 @@ def check_step(
                 return _measured(folder, request, strict, files)
         else:
             def lead():
-                return _compared(folder, request, single, options, files)
+                return _compared(folder, request, parallel, single, options, files)
         if not team:
             return lead()
         call = ("check_step", getattr(parallel, "__qualname__", "a function"),
@@ -183,7 +183,7 @@ def _measured(folder, request, strict, files):
     return report
 
 
-def _compared(folder, request, single, options, files):
+def _compared(folder, request, parallel, single, options, files):
     __tracebackhide__ = True
     _run_processes(folder, request)
     if not callable(single):
@@ -212,6 +212,8 @@ def _compared(folder, request, single, options, files):
     if files:
         Path(folder, "text").write_text(report.page_text(), encoding="utf-8")
         compare("single", "ranks", {**options, **files, "text": "text", "ran": _command(),
+                                    "where": where["text"] if where else [],
+                                    "from": os.getcwd(), "place": transport.line_of(parallel),
                                     "before_s": time.monotonic() - request["began"]}, folder)
     if not good:
         error = AssertionError(str(report))

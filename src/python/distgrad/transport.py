@@ -74,6 +74,15 @@ def place_of(target):
     return None
 
 
+def line_of(function):
+    """Returns "FILE:LINE" of a function's definition, relative if it lies below the working
+    directory, or the "FILE:FUNCTION" that distgrad step was given; "" if it has no Python code."""
+    code = getattr(inspect.unwrap(getattr(function, "func", function)), "__code__", None)
+    if code is None:
+        return getattr(function, "text", "")
+    return f"{code.co_filename.removeprefix(os.path.join(os.getcwd(), ''))}:{code.co_firstlineno}"
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, buffer):
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)

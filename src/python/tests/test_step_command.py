@@ -137,6 +137,15 @@ class StepCommand(unittest.TestCase):
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         return done.stderr
 
+    def found_in(self, sarif):
+        return json.loads(sarif.read_text())["runs"][0]["results"]
+
+    def assert_placed(self, result, line):
+        """Asserts that the result points at the first such line of the user's file."""
+        place = result["locations"][0]["physicalLocation"]
+        self.assertEqual(place, {"artifactLocation": {"uri": "steps.py", "uriBaseId": "%SRCROOT%"},
+                                 "region": {"startLine": STEPS.split("\n").index(line) + 1}})
+
     def test_right_wrong_and_disputed(self):
         done = self.step("right", "--objective", "replicated")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -165,11 +174,16 @@ class StepCommand(unittest.TestCase):
                           ("0", "wrong")])
         cases = {case.get("name"): [child.tag for child in case] for case in
                  xml.etree.ElementTree.parse(files["junit"]).iter("testcase")}
-        self.assertEqual(cases, {"step:0.weight": ["failure"], "step:0.bias": ["failure"],
-                                 "step:2.weight": ["failure"], "step:4.weight": [],
-                                 "step:4.bias": []})
-        found = json.loads(files["sarif"].read_text())["runs"][0]["results"]
+        self.assertEqual(cases, {"steps.py:0.weight": ["failure"],
+                                 "steps.py:0.bias": ["failure"],
+                                 "steps.py:2.weight": ["failure"], "steps.py:4.weight": [],
+                                 "steps.py:4.bias": []})
+        found = self.found_in(files["sarif"])
         self.assertEqual({result["ruleId"] for result in found}, {"scaled"})
+        self.assert_placed(found[0], "    def step():")
+        for text in (found[0]["message"]["text"], files["junit"].read_text()):
+            self.assertIn("Where:\n- Backward is right down to the output of 2, and departs at 1",
+                          text)
         page = files["html"].read_text()
         self.assertIn("in the order of backward", page)
         self.assertIn("backward departs here: the cotangent is 2 times the right one", page)
@@ -184,15 +198,18 @@ class StepCommand(unittest.TestCase):
     def test_what_is_kept_from_run_to_run_has_its_own_name(self):
         done = self.step("keeps", "--objective", "replicated", "--sarif", "step.sarif")
         self.assertEqual(done.returncode, 1, done.stderr)
-        results = json.loads((self.folder / "step.sarif").read_text())["runs"][0]["results"]
+        results = self.found_in(self.folder / "step.sarif")
         self.assertEqual({result["ruleId"] for result in results}, {"nondeterministic"})
 
     def test_beside_a_single_run(self):
-        done = self.step("gradients", "--single", "single", "--junit",
-                         str(self.folder / "report.xml"))
+        sarif, junit = self.folder / "report.sarif", self.folder / "report.xml"
+        done = self.step("gradients", "--single", "single", "--sarif", sarif, "--junit", junit)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("step: 1 of 1 gradient is wrong", done.stdout)
-        self.assertTrue((self.folder / "report.xml").exists())
+        (found,) = self.found_in(sarif)
+        self.assert_placed(found, "def gradients(rank):")
+        for text in (found["message"]["text"], junit.read_text()):
+            self.assertIn("Where:\n- ", text)
 
     def test_bad_input(self):
         self.assertIn("no such file: nope.py", self.refused("nope.py:f"))

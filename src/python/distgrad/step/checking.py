@@ -97,7 +97,7 @@ class _Check:
             self._passes = max(runs.gather(runs.begun()))
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
-                                 base)
+                                 base, place=runs.place)
         if changed := self._changed_parameters(versions):
             report.undecide(f"step() writes to parameters ({_some(changed)}), as optimizer.step()"
                             " does, or an embedding with max_norm: it can be judged without that")

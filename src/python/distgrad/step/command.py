@@ -19,13 +19,13 @@ class Named:
 
     def __init__(self, text):
         named.look_for(text)
-        self._text = text
+        self.text = text
 
     def __call__(self):
         raise TypeError("it is called in the ranks")
 
     def __reduce__(self):
-        return _loaded, (self._text,)
+        return _loaded, (self.text,)
 
 
 def _loaded(text):

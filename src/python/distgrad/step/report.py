@@ -62,6 +62,7 @@ class GradientsReport:
     # departs there), factor (of a wrong cotangent over the right one, or None), copies and ratios.
     places: list = field(default_factory=list)
     notes: list = field(default_factory=list)
+    place: str = ""  # where step() is defined, "train.py:12"
     reason: str = ""  # If nothing was decided, this says why.
     dtype: str = ""
     runs: int = 0

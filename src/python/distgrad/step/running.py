@@ -15,6 +15,7 @@ from ..gradient_check.team import BROKEN_WAITS, shown_frames
 from ..own_device import users_device
 from ..ranks.long_text import cut
 from ..ranks.unwaited import Unwaited
+from ..transport import line_of
 from .errors import StepError
 from .roots import Begun, Roots, can_end
 from .variables import gradient_of, local_of, named_parameters, under_one_name
@@ -94,6 +95,7 @@ class Runs(Repeated):
         self.model, self.objective = model, objective
         self.parameters = under_one_name(named_parameters(model), copies)
         self._step = step
+        self.place = self.gather(line_of(step))[0]
         # _begins_at is the last whole run's (loss, what backward began at, how often, whether these
         # are one tensor). _ends says whether loss() can end there, or None if not known yet.
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
