@@ -182,7 +182,7 @@ class StepCommand(unittest.TestCase):
         self.assertEqual({result["ruleId"] for result in found}, {"scaled"})
         self.assert_placed(found[0], "    def step():")
         for text in (found[0]["message"]["text"], files["junit"].read_text()):
-            self.assertIn("Where:\n- Backward is right down to the output of 2, and departs at 1",
+            self.assertIn("Where:\n- Backward departs between the outputs of 2 and 1: the",
                           text)
         page = files["html"].read_text()
         self.assertIn("in the order of backward", page)

@@ -404,7 +404,8 @@ class Tags(unittest.TestCase):
 
     def test_what_one_rank_detaches_is_no_mistake_after_backward(self):
         text = self.text(change=detach_on_rank_1)
-        self.assertIn("and departs at body, at whose output the cotangent is wrong", text)
+        self.assertIn("and body: the cotangent is right at the first, and 0 times what it is to be"
+                      " at the second, on rank 1.", text)
         self.assertRegex(text, r"With what is detached at test_where_says.py:\d+ as a constant, it"
                                " is right at all of these outputs")
 
@@ -421,9 +422,9 @@ class Tags(unittest.TestCase):
 
     def test_an_output_that_depends_on_no_data_is_no_copy(self):
         text = self.text(change=double_in_backward)
-        self.assertRegex(text, "departs at (token|place), at whose output the cotangent is 2 times")
+        self.assertRegex(text, "and (token|place): the cotangent is right at the first, and 2 ")
         text = self.text(most=0.05)
-        self.assertNotIn("departs at place", text)
+        self.assertNotIn("and place:", text)
 
     def test_a_module_on_another_way_is_not_passed_over(self):
         text = self.text(change=spoil_tokens, has_all=True)
@@ -435,11 +436,17 @@ class Tags(unittest.TestCase):
         self.assertRegex(text, r"clip_grad_norm_ in test_where_says.py:\d+ clips to 0.05, 0.05,"
                                " 0.05 on the ranks, to 0.1 in the single run")
 
-    def test_of_gradients_that_are_off_by_little_no_place_is_said(self):
-        def off(model, rank):
-            model.body.register_full_backward_hook(lambda module, given, made: (1.004 * given[0],))
+    def test_of_gradients_that_are_off_by_very_little_no_place_is_said(self):
+        def text_of(factor):
+            def off(model, rank):
+                model.body.register_full_backward_hook(
+                    lambda module, given, made: (factor * given[0],))
 
-        self.assertIn("p.grad is off by too little to tell where", self.text(change=off))
+            return self.text(change=off)
+
+        self.assertIn("and place: the cotangent is right at the first, and 1.004 times",
+                      text_of(1.004))
+        self.assertIn("p.grad is off by too little to tell where", text_of(1.00005))
 
 
 # ---- a pipeline whose last stage sends gradients back in another order

@@ -410,7 +410,7 @@ class Check:
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
                                            self._beside, rtol, self._frozen, self._frozen_outputs,
                                            self._options.objective == "replicated")
-        return measurement, measurement.run(is_first and not self._options.is_plain), rtol
+        return measurement, measurement.run(is_first and not self._options.is_plain, is_first), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
         """Returns the dtypes whose roundings the backward may have: the inputs', those that the

@@ -1,6 +1,11 @@
 """check_gradients: is p.grad the derivative of the declared loss? Imports torch when called."""
 
+import math
+import re
+
 from .errors import StepError, StepGradientsError
+
+_LINE = re.compile(r":\d+$")
 
 
 def check_gradients(
@@ -81,8 +86,13 @@ def check_gradients(
                     or any(hasattr(p, "placements") for p in model.parameters())):
         raise ValueError("float64: DTensors and `optimizer` are judged in their own dtypes only")
     _check_group(group, timeout_s)
-    options = Options(objective, _names(copies), _names(pieces),
-                      detached if detached is True else _names(detached), float(scale), search_s,
+    detached = detached is True or _names(detached)
+    if detached is not True and (bad := [x for x in detached if not _LINE.search(x)]):
+        raise ValueError(f"detached: {bad[0]!r} is not a line, such as byol.py:12; True stands for"
+                         " whatever is detached")
+    if not (math.isfinite(scale) and scale):
+        raise ValueError(f"scale is to be what gradients are multiplied by, not {scale!r}")
+    options = Options(objective, _names(copies), _names(pieces), detached, float(scale), search_s,
                       optimizer, float64)
     team = Team(group, timeout_s)
     try:

@@ -16,10 +16,10 @@ _MOST = 4  # More calls than this are not measured.
 _MOST_ELEMENTS = 1 << 22  # A call's arguments may have so many elements.
 
 
-def measured(runs, watch, after, before):
+def measured(runs, watch, after, before, there="called there"):
     """Returns sentences on each function, the same on all ranks, or none if the ranks call
     different ones. watch(act) makes a Watch. In forward the calls lie between the outputs with the
-    keys after (None: the step's begin) and before (None: its end)."""
+    keys after (None: the step's begin) and before (None: its end); `there` says so."""
     found = _between(runs, watch, after, before)
     every = runs.gather([(text, _digests(args)) for _, text, args in found])
     texts = [[(text, d is not None) for text, d in row] for row in every]
@@ -35,8 +35,8 @@ def measured(runs, watch, after, before):
         is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since, runs.ended)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
-        lines += _told(text, report, may_be_copies, is_in_parts)
-    return lines
+        lines += _told(f"{text}, {there},", report, may_be_copies, is_in_parts)
+    return list(dict.fromkeys(lines))
 
 
 def _digests(args):
@@ -84,7 +84,7 @@ def _told(text, report, may_be_copies, is_in_parts):
     if report.verdict == "right":
         formulas = [line for lines in report.formulas.values() for line in lines]
         legends = "".join(f" ({legend})" for legend in report.legends)
-        return [f"{text}, called there, measured by itself: "
+        return [f"{text} measured by itself: "
                 + (", ".join(formulas) + legends if formulas
                    else "right for the sum of the ranks' losses") + "."]
     lines = []
@@ -92,9 +92,9 @@ def _told(text, report, may_be_copies, is_in_parts):
         found, right = ", ".join(finding.measured), ", ".join(finding.right)
         found += f" ({finding.legend})" if found and finding.legend else ""
         if (report.right_for or is_in_parts) and found:
-            lines.append(f"{text}, called there, measured by itself: {found}.")
+            lines.append(f"{text} measured by itself: {found}.")
         elif not report.right_for and not is_in_parts:
             right = "" if may_be_copies else f" in place of {right}"
-            lines.append(f"{text}, called there, is wrong by itself: {finding.name}"
+            lines.append(f"{text} is wrong by itself: {finding.name}"
                          + (f", {found}{right}." if found else f", {finding.text}."))
     return lines

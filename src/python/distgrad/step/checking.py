@@ -20,9 +20,9 @@ from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
-from .running import Runs, without_count
+from .running import Repeated, Runs, without_count
 from .seen import Seen
-from .variables import described, may_be_pieces, pieces
+from .variables import described, digest, matches, may_be_pieces, pieces
 from .watching import Added, Arrivals, Clipping
 from .widened import differ, in_float64
 from .wording import clipping_text, is_clipped, uneven_text
@@ -51,7 +51,9 @@ class Options:
 
 
 def check(model, step, options, team):
-    """Returns the report, the same on all ranks. Raises StepError, Lost, TypeError."""
+    """Returns the report, the same on all ranks. Raises StepError, Lost, TypeError, and ValueError
+    on all ranks alike."""
+    _check_alike(team, options)
     new_runs = functools.partial(Runs, model, step, options.objective, team, options.copies)
     if not options.float64:
         return _checked(new_runs(), options)
@@ -65,6 +67,27 @@ def check(model, step, options, team):
         runs = new_runs()
         runs.widened = Narrowing().widening
         return _checked(runs, options, own)
+
+
+def _check_alike(team, options):
+    """Raises ValueError if the ranks have other options: they would run step() unlike often."""
+    own = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    every = Repeated(team).gather({
+        name: "a function" if callable(value) else repr(value)
+        for name, value in own.items() if name != "optimizer"} | {
+            "optimizer": "none" if options.optimizer is None else "an optimizer"})
+    for name, value in every[0].items():
+        if others := [rank for rank, row in enumerate(every) if row[name] != value]:
+            raise ValueError(f"{name} is {value} on rank 0, and {every[others[0]][name]} on"
+                             f" {ranks_text(others)}: all ranks are to give the same")
+
+
+def _check_patterns(options, known):
+    """Raises ValueError for a pattern that fits no parameter."""
+    for option in ("copies", "pieces"):
+        for text in getattr(options, option):
+            if not any(matches(piece.name, [text.partition("=")[0]]) for piece in known):
+                raise ValueError(f"{option}: no parameter is named {text.partition('=')[0]!r}")
 
 
 def _checked(runs, options, own=None):
@@ -99,8 +122,9 @@ class _Check:
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base, place=runs.place)
         if changed := self._changed_parameters(versions):
-            report.undecide(f"step() writes to parameters ({_some(changed)}), as optimizer.step()"
-                            " does, or an embedding with max_norm: it can be judged without that")
+            report.undecide(f"step() writes to parameters ({_some(changed)}), as optimizer.step(),"
+                            " clamp_() or an embedding with max_norm does: it can be judged without"
+                            " that")
             return report
         gradients = runs.found_gradients()
         if not self._is_the_same(first, base):
@@ -125,9 +149,11 @@ class _Check:
         del before, again  # These are as large as the parameters.
         known = pieces(runs.gather(described(runs.parameters, runs.model)), self._options.copies,
                        self._options.pieces)
+        _check_patterns(self._options, known)
         if not known:
             report.undecide("no parameter requires a gradient on any rank")
             return report
+        self._note_not_detached()
         self._note_copies(known)
         self._note_two_names(known)
         self._note_unlike_losses(losses)
@@ -138,8 +164,9 @@ class _Check:
         elif changed:
             report.parameters = list(dict.fromkeys(piece.name for piece in known))
             report.wrong.append(Wrong("nondeterministic", changed, {}, [
-                "Two runs of step() from the same state gave the same loss, and other p.grad:"
-                " something is kept from one run to the next."]))
+                "Two runs of step() from the same state gave the same loss, and other p.grad."
+                " That is so if something is kept from one run to the next, random numbers of its"
+                " own, too, or read before an asynchronous call is done."]))
             report.notes = self._notes
             return report
         else:
@@ -171,17 +198,20 @@ class _Check:
         if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                 or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
-            self._find_place(report, measuring)
+            self._find_place(report, measuring, judgement.findings)
+        if report.wrong:
+            self._note_unmoved(measuring)
+            self._note_other_values(known, gradients, report)
         self._note_rounded(measuring)
         self._note_short_loss()
-        self._note_blind(judgement, measuring)
+        self._note_blind(report, judgement, measuring)
         if report.verdict == "right":
             self._note_same_data(report, known)
             if self._options.optimizer is not None:
                 self._judge_optimizer(report, known)
         report.dtype = str(measuring.dtype).removeprefix("torch.")
         report.notes += self._notes
-        report.runs, report.seconds = runs.count, runs.seconds
+        report.runs, report.seconds = runs.count, runs.gather(runs.seconds)[0]
         return report
 
     def _judged(self, known, gradients, base, cast_to=None):
@@ -236,8 +266,8 @@ class _Check:
         counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
         holders = {piece.key: piece.holders for piece in known}
         for finding in findings:
-            is_split = any(other is not finding and set(other.names) & set(finding.names)
-                           for other in findings)
+            is_split = any(piece.name in finding.names and piece.key not in finding.keys
+                           for piece in known)
             ranks = sorted({rank for key in finding.keys for rank in holders[key]})
             report.wrong.append(described_finding(finding, counts, ranks if is_split else ()))
         self._judge_clipping(report, known, gradients, clipping, shared)
@@ -339,14 +369,15 @@ class _Check:
             self._notes.append(f"step() returns its loss in {', '.join(sorted(short))}, which has"
                                " three digits: computed in float32, more can be decided")
 
-    def _note_blind(self, judgement, measuring):
+    def _note_blind(self, report, judgement, measuring):
         judged = {name for finding in judgement.findings for name in finding.names}
         judged |= {*judgement.undecided, *judgement.too_small}
-        blind = sorted(((share, name) for name, share in judgement.blind.items()
-                        if share > BLIND and name not in judged), reverse=True)
-        if blind:
+        report.blind = {name: share for name, share in sorted(
+            judgement.blind.items(), key=lambda item: -item[1])
+            if share > BLIND and name not in judged}
+        if report.blind:
             self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
-                               + _some([f"{share:.0%} in {name}" for share, name in blind])
+                               + _some([f"{s:.0%} in {name}" for name, s in report.blind.items()])
                                + " would not be seen")
 
     def _note_same_data(self, report, known):
@@ -385,6 +416,33 @@ class _Check:
                                  if g is not None and not bool(torch.isfinite(g).all())])
         return _all(bad), [rank for rank, names in enumerate(bad) if names]
 
+    def _note_not_detached(self):
+        lines = self._options.detached
+        held = self._runs.gather(list(self._runs.held.places) if lines else [])
+        if lines and lines is not True and (
+                idle := [line for line in lines if not any(line in row for row in held)]):
+            self._notes.append(f"nothing was detached at {_some(idle)}")
+
+    def _note_unmoved(self, measuring):
+        if not measuring.was_moved:
+            self._notes.append("the loss that step() returned was the same however parameters were"
+                               " moved: it does not depend on them")
+
+    def _note_other_values(self, known, gradients, report):
+        """Notes wrong parameters that have other values on each rank, and one gradient on all."""
+        every = self._runs.gather({name: digest(g) for name, g in gradients.items()
+                                   if g is not None and bool(g.any())})
+        wrong, ranks = {name for w in report.wrong for name in w.parameters}, range(len(every))
+        apart = {}  # {name: ranks that hold a piece of it that no other one has}
+        for piece in known:
+            if piece.name in wrong and not piece.declared and len(piece.holders) == 1:
+                apart.setdefault(piece.name, []).extend(piece.holders)
+        names = [name for name, holders in apart.items() if len(holders) == len(ranks) > 1
+                 and len({row.get(name) for row in every}) == 1 and name in every[0]]
+        if names:
+            self._notes.append(f"{_some(names)}: the values differ from rank to rank, so each is"
+                               " taken for a piece of its own; p.grad is the same on all ranks")
+
     def _note_unlike_losses(self, losses):
         """Notes that ranks which should compute one loss have different ones, if they do."""
         values = {rank: without_count(x) for rank, x in enumerate(losses)
@@ -398,9 +456,10 @@ class _Check:
 
     # -- once something is wrong
 
-    def _find_place(self, report, measuring):
-        precision = Precision(measuring.step, measuring.noise,
-                              1e-2 if measuring.dtype == torch.float64 else 3e-2)
+    def _find_place(self, report, measuring, findings):
+        is_fine = measuring.dtype == torch.float64
+        precision = Precision(measuring.step, measuring.noise, 1e-2 if is_fine else 3e-2,
+                              is_fine=is_fine)
         outputs = Outputs(self._runs, precision, self._options.search_s - self._runs.seconds)
         places = outputs.places()
         if report.detached:
@@ -408,7 +467,8 @@ class _Check:
         if places is None:  # What is detached cannot be held, and would look like a mistake.
             return
         wrong = [name for w in report.wrong for name in w.parameters]
-        off = max([abs(f - 1) for w in report.wrong for f in w.factors.values() or (math.inf,)])
+        off = max((abs(finding.factors.get(rank, math.inf) - 1) for finding in findings
+                   for rank in finding.said), default=math.inf)
         report.where = outputs.told(places, wrong, off) + outputs.calls(places)
         if report.where and report.detached:
             report.where.insert(0, held_text(report.detached))

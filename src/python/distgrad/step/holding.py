@@ -19,6 +19,7 @@ from .roots import is_in_backward
 _SAME = 1e-6  # Losses that differ by less, relatively, are the same.
 _WRAPPERS = tuple(os.path.join(os.path.dirname(torch.__file__), *folders, "")
                   for folders in (("distributed", "fsdp"), ("nn", "parallel")))
+_MODULE_CALLS = (torch.nn.Module._call_impl.__code__, torch.nn.Module._wrapped_call_impl.__code__)
 
 
 class HeldInStep(HeldConstants):
@@ -40,10 +41,11 @@ class HeldInStep(HeldConstants):
 
 
 def _is_by_wrapper():
-    """Returns whether FSDP's or DDP's code runs, and not code of the user's that it called."""
+    """Returns whether FSDP's or DDP's code runs, and not the user's, or a module, that it
+    called."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if file.startswith(_WRAPPERS) or is_users(file):
+        if file.startswith(_WRAPPERS) or frame.f_code in _MODULE_CALLS or is_users(file):
             return file.startswith(_WRAPPERS)
     return False
 

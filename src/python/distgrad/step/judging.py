@@ -33,6 +33,8 @@ BLIND = 0.1  # Errors of this part of a gradient, or more, are noted if they wou
 _FEW = 4  # So few parameters are each moved alone to see more.
 _AT_A_KINK = 8  # A gradient may be off by so many times the width of a kink.
 _ROUGHLY = 0.05  # A factor that is known so well, relatively, may be that of other parameters.
+_UNLIKE = 0.5  # Copies' gradients that differ by this part of their norm do not by rounding,
+_NOT_SMALL = 1 / 8  # unless they are so much smaller than the others'.
 _CONFIRMED = 3  # A sum of gradients must be right along so many directions to be called right.
 
 
@@ -51,6 +53,7 @@ class Finding:
     said: dict = dataclasses.field(default_factory=dict)  # {rank: what its p.grad says}
     between: tuple = ()  # If there is a factor, it lies between these two numbers.
     is_no_multiple: bool = False  # Directions show that there is no factor.
+    are_unlike: bool = False  # Copies have different gradients, and nothing else is known.
     held: str = ""  # It names lines; what they detach is a constant in the derivative.
     keys: list = dataclasses.field(default_factory=list)
 
@@ -64,8 +67,9 @@ class Finding:
 
     def told_right(self):
         """Returns `right`, but for a sum over ranks that have the same gradient: a factor tells
-        that already."""
-        return "" if self.factor is not None and "of p.grad" in self.right else self.right
+        that already, even if it is known roughly."""
+        has_factor = self.factor is not None or self.between and are_same(self.said.values())
+        return "" if has_factor and "of p.grad" in self.right else self.right
 
     def part(self, keep):
         """Returns this Finding of the pieces with keep(key) alone."""
@@ -156,7 +160,7 @@ class Judge:
         """Moves parameters further, without the others, if they are right only as far as was seen,
         and that is not far: first all of them, then those still left, then each alone."""
         keys = self._blind()
-        while keys and not self._found.findings:
+        while keys and not self._is_late():
             for part in [[key] for key in keys] if len(keys) <= _FEW else [keys]:
                 self._closer(part)
             before, keys = keys, self._blind()
@@ -164,8 +168,10 @@ class Judge:
                 return
 
     def _blind(self):
+        found = self._found
+        told = {*found.undecided, *found.too_small, *(n for f in found.findings for n in f.names)}
         return [key for key in self._measuring.pieces
-                if self._found.blind.get(self._name(key), 0.0) >= BLIND]
+                if found.blind.get(self._name(key), 0.0) >= BLIND and self._name(key) not in told]
 
     def _closer(self, keys):
         found = self._far(keys, _SEEDS[2])
@@ -385,7 +391,8 @@ class Judge:
     def _resolved(self, key, seed, alike=False):
         """Measures one piece, moved as far as gives the loss's derivative most exactly."""
         best = self._measuring.measure([key], seed, alike=alike)
-        for size in (1, 4, 16):
+        most = 1 / self._measuring.weight(key)  # Large gradients have made the usual move small.
+        for size in (1, 4, 16, *(s for s in (most / 16, most) if s > 16)):
             if best.ratio() is not None:
                 break
             far = self._measuring.measure([key], seed, size=size, alike=alike)
@@ -410,7 +417,10 @@ class Judge:
         found = [self._measuring.measure([key], seed) for seed in _SEEDS]
         if all(abs(s.value - m.measured) <= m.resolution
                for m in found for s in m.said[key].values()):
-            return self._nothing_seen([key])  # The copies differ by less than can be measured.
+            if not self._are_unlike(key, found):  # They differ by less than can be measured.
+                return self._nothing_seen([key])
+            return self._add(Finding("other", [piece.name], keys=[key], are_unlike=True,
+                                     said=found[0].values(key), assumed=self._assumption(piece)))
         # One of many copies may be a multiple along a few directions by chance.
         found += [self._measuring.measure([key], seed) for seed in _ACROSS_SEEDS]
         factors, are_resolved = {}, all(abs(m.measured) > 100 * m.resolution for m in found)
@@ -421,6 +431,18 @@ class Judge:
         self._add(Finding("other", [piece.name], factors, self._right(key, False), keys=[key],
                           said=found[0].values(key), assumed=self._assumption(piece),
                           is_no_multiple=are_resolved))
+
+    def _are_unlike(self, key, measurements):
+        """Returns whether the copies' gradients, as seen along random directions, differ by more
+        than rounding could make them."""
+        sizes = self._measuring.gradient_sizes()
+        if sizes[key] < _NOT_SMALL * sorted(sizes.values())[len(sizes) // 2]:
+            return False  # It may be 0 on paper.
+        n, apart = math.prod(self._measuring.pieces[key].shape), 0.0
+        for m in measurements:
+            values, norms = m.values(key).values(), [s.size for s in m.said[key].values()]
+            apart += n * ((max(values) - min(values)) / (max(norms) or 1.0))**2
+        return apart > _UNLIKE**2 * len(measurements)
 
     def _is_ambiguous(self, key):
         """Returns whether gradients that differ are right if the piece, which may be several, is
@@ -621,7 +643,7 @@ class Judge:
 
     # -- findings
 
-    def _undecide(self, keys, why="the loss is not smooth enough here"):
+    def _undecide(self, keys, why="finite differences give no steady derivative here"):
         for key in keys:
             self._found.undecided[self._name(key)] = why
 
@@ -709,6 +731,10 @@ def _kind_of(factors):
 
 def same_number(a, b):
     return abs(a - b) <= 0.01 * max(abs(a), abs(b)) + 1e-9
+
+
+def are_same(values):
+    return all(same_number(value, other) for value in values for other in values)
 
 
 def _alike(a, b):

@@ -84,6 +84,7 @@ class Measuring:
         self.dtype = self._coarsest(dtypes)
         self.step, self._curvature, self._eps = _SIZES[self.dtype]
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
+        self.was_moved = False  # Whether a move of parameters has changed the loss.
         self.shared = frozenset()  # The holders of these pieces all have the same gradient.
         self._weights, self._sizes = {}, {}
         self.cast_to = cast_to
@@ -197,6 +198,7 @@ class Measuring:
             losses.append(self.runs.loss())
             sums.append(self._dots(before))
             put_back(before)
+        self.was_moved = self.was_moved or losses[0] != losses[1]
         plus, minus = sums
         mine = {key: ((plus[key][0] - minus[key][0]) / (2 * step),
                       max(plus[key][1], minus[key][1]) / step) for key in plus}
@@ -263,19 +265,29 @@ class Measuring:
         unknown = [key for key in keys if key not in self._weights]
         if not self.runs.gather(bool(unknown))[0]:
             return
-        own = {}
-        for key in self._own(unknown):
-            gradient = self.gradients[self.pieces[key].name]
-            size = 0.0 if gradient is None else float(real(gradient).double().norm())
-            own[key] = size * self._size(key) * math.sqrt(math.prod(self.pieces[key].shape))
-        sizes = {}
-        for row in self.runs.gather(own):
-            for key, size in row.items():
-                sizes[key] = max(size, sizes.get(key, 0.0))
+        sizes = self._most(unknown, lambda key, norm, n: norm * self._size(key) * math.sqrt(n))
         positive = sorted(size for size in sizes.values() if size > 0)
         median = positive[len(positive) // 2] if positive else 0.0
         for key, size in sizes.items():
             self._weights[key] = min(1.0, median / size) if size > 0 else 1.0
+
+    def weight(self, key):
+        """Returns what the piece's usual move is multiplied by, on all ranks alike."""
+        return min(row.get(key, 1.0) for row in self.runs.gather(self._weights))
+
+    def gradient_sizes(self):
+        """Returns {key: the root mean square of the gradient's elements, of the largest copy}."""
+        return self._most(self.pieces, lambda _, norm, n: norm / math.sqrt(n or 1))
+
+    def _most(self, keys, of):
+        """Returns {key: the most of all ranks' of(key, the gradient's norm, its elements)}."""
+        own = {}
+        for key in self._own(keys):
+            gradient = self.gradients[self.pieces[key].name]
+            norm = 0.0 if gradient is None else float(real(gradient).double().norm())
+            own[key] = of(key, norm, math.prod(self.pieces[key].shape))
+        every = self.runs.gather(own)
+        return {key: max(row[key] for row in every if key in row) for key in keys}
 
     def _size(self, key):
         """Returns the root mean square of a piece's values, which are unmoved between runs."""

@@ -8,6 +8,7 @@ import dataclasses
 import math
 import time
 import weakref
+from typing import NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -27,6 +28,9 @@ _MOST_ALIGNED = 1 << 20  # Ranks send each other cotangents of at most so many e
 _DIRECTIONS = ((51, True), (52, False), (53, True))
 # A ratio that is off by more, relatively, gets all directions, even if rounding may explain it.
 _CLOSE = 2e-3
+_FINE = 1e-4  # In float64 a ratio may be off by this, relatively, and by so many times what the
+_WIDTHS = 20  # slopes on both sides are apart, as kinks and curvature make them.
+_FEW = 8  # Up to so many ranks' outputs of one name are moved one by one.
 _LEAST_S = 5  # Looking may take so long, whatever is left of the time.
 
 
@@ -84,12 +88,24 @@ class Watch:
 class Precision:
     """Says how exact moves of outputs measure. step is a move's size relative to the output; noise
     is the loss's; slack is the relative error of a factor. is_whole says that backward begins at
-    the loss itself, without a scale that is taken out later."""
+    the loss itself, without a scale that is taken out later; is_fine that all is in float64."""
 
     step: float
     noise: float
     slack: float = 1e-2
     is_whole: bool = False
+    is_fine: bool = False
+
+
+class Ratio(NamedTuple):
+    """Holds what copies say over what is measured along one direction. It counts each group of
+    copies once for each loss that its ranks have, then each rank, then each group once. slack is
+    how far it may be off by kinks and curvature, relatively, if that is known."""
+
+    once: float
+    each: float
+    whole: float
+    slack: float = math.inf
 
 
 class Place:
@@ -97,16 +113,18 @@ class Place:
 
     def __init__(self, key, groups):
         self.key, self.groups, self.base = key, groups, None
-        # Holds what copies say over what is measured, or None, by direction. It counts each group
-        # once for each loss that its ranks have, then each rank, then each group once.
-        self.ratios = []
+        self.ratios = []  # A Ratio by direction, or None if the loss was not seen to change.
+        # The cotangent is wrong on these ranks (if empty: on all, or not known), by this factor.
+        self.off, self.off_factor = (), None
+        self.slack = 0.0  # The ratios may be off by this, relatively.
         self.state = "not asked"  # judge() sets "right", "shares", "wrong" or "not decided".
         self.counted = None  # This one of the ratios tells the factor, if that is known.
 
     @property
     def name(self):
-        module, call, _ = self.key
-        return (module or "the model") + (f" (call {call + 1})" if call else "")
+        module, call, index = self.key
+        return ((module or "the model") + (f" (call {call + 1})" if call else "")
+                + (f" (tensor {index + 1})" if index else ""))
 
     def to_dict(self, slack):
         module, call, index = self.key
@@ -122,13 +140,16 @@ class Place:
         """Returns the ratios of directions in which the loss was seen to change."""
         return [ratio for ratio in self.ratios if ratio is not None]
 
-    def judge(self, base, slack):
-        """Sets the state, given the right ratio `base`."""
+    def judge(self, base, slack, is_exact=False):
+        """Sets the state, given the right ratio `base`, or None if that is not known; without
+        is_exact it was measured, too."""
         self.base, known = base, self.known()
         if base is None or not known or None in self.ratios[:1]:
-            self.state = "not decided"
+            self.state = "wrong" if self._is_no_multiple(slack) else "not decided"
             return
-        once, each, whole = (all(_same(ratio[i], base, slack) for ratio in known)
+        slacks = [min(slack, ratio.slack) if is_exact else slack for ratio in known]
+        self.slack = max(slacks)
+        once, each, whole = (all(_same(ratio[i], base, s) for ratio, s in zip(known, slacks))
                              for i in range(3))
         if once or each and not self.is_copied():
             self.state = "right"
@@ -137,8 +158,14 @@ class Place:
         elif whole:  # So may be a wrong share on ranks with data of their own.
             self.state = "not decided"
         else:
-            off = [r for r in known if not any(_same(x, base, slack) for x in r)]
+            off = [r for r, s in zip(known, slacks) if not any(_same(x, base, s) for x in r[:3])]
             self.state = "wrong" if len(off) > 1 else "not decided"
+
+    def _is_no_multiple(self, slack):
+        """Returns whether directions have other ratios, so that none can be the right one."""
+        known = self.known()
+        return len(known) > 1 and not any(
+            all(_same(a[i], b[i], 2 * slack) for a in known for b in known) for i in range(3))
 
     def wants_more(self):
         """Returns whether another direction may tell more, also about a ratio that is within the
@@ -153,7 +180,7 @@ class Place:
     def factor(self, slack):
         """Returns the cotangent's factor over the right one, or None if there is none or it is not
         known."""
-        if None in (*self.ratios[:2], self.counted) or len(self.ratios) < 2:
+        if None in (*self.ratios[:2], self.counted, self.base) or len(self.ratios) < 2:
             return None
         values = [ratio[self.counted] for ratio in self.known()]
         if max(values) - min(values) > slack * max(map(abs, values)):
@@ -173,16 +200,18 @@ class Outputs:
         """Returns all Places in the order of backward, with their states."""
         self._end = time.monotonic() + self._seconds
         self._sizes, self._cotangents, self._kept, self._aligned = {}, {}, 0, {}
+        self._still = None  # the loss without a move
         self._in_graph = set()  # keys of outputs that require a gradient
         every = self._look()
         had = self._runs.gather((set(self._cotangents), self._in_graph))
         found = [p for p in every if p.key in self._needed or any(p.key in row for row, _ in had)]
         self._ask_all(found)
-        if departure(found) is None:  # Of a whole micro-batch's outputs none may get a cotangent.
-            silent = [p for p in every if p not in found and any(p.key in row for _, row in had)]
-            self._ask_all(silent, found)
-            found = [p for p in every if p in found or p.state == "wrong"]
-        return found
+        # Of a term of the loss, or of a whole micro-batch, no output may get a cotangent.
+        departs = departure(found)
+        before = every[:every.index(departs[1])] if departs else every
+        self._ask_all([p for p in before if p not in found and any(p.key in row for _, row in had)],
+                      found)
+        return [p for p in every if p in found or p.state == "wrong"]
 
     def _ask_all(self, places, known=()):
         for i in self._order(places):
@@ -198,26 +227,30 @@ class Outputs:
         """Returns sentences on where backward departs from the right gradients of the parameters
         `wrong`, which are off by at most the part `off` of their norms. is_unlike says that forward
         is known to differ from the single run's."""
-        text, n = told(places, wrong, off, is_unlike, self._precision.slack), self._runs.team.size
-        right = next((p for p in places if p.state == "right"), None)
-        if right and not departure(places) and self._runs.objective in (
-                "mean", "sum") and n > 1 and _same(right.base, 1, self._precision.slack):
+        right, n = next((p for p in places if p.state == "right"), None), self._runs.team.size
+        are_shares = (right and not departure(places) and self._runs.objective in ("mean", "sum")
+                      and n > 1 and _same(right.base, 1, self._precision.slack))
+        if found := departure(places):
+            self._find_ranks(found[1])
+        # If a mean follows, the mistake came before: loss and cotangents are to be n times these.
+        text = told(places, wrong, off, is_unlike or are_shares, self._precision.slack)
+        if are_shares:
             text[0] += (" They are the loss's derivatives themselves, to be added up over the"
-                        f" ranks: a mean, as DDP takes, needs them {n} times as large.")
+                        f" ranks: a mean, as DDP takes, would need them {n} times as large.")
         return text
 
     def calls(self, places):
-        """Returns sentences on the user's functions behind the output at which backward departs; if
-        all outputs are right, on those before the first one in forward."""
+        """Returns sentences on the user's functions behind the output at which backward departs, up
+        to the next output or, if there are none, to the end; if all outputs are right, on those
+        before the first one in forward."""
         asked = [p for p in places if p.state == "right"]
         if found := departure(places):
             _, place, before = found
-            keys = place.key, before and before.key
-        elif asked:
-            keys = None, asked[-1].key
-        else:
-            return []
-        return measured(self._runs, self._watch, *keys)
+            lines = measured(self._runs, self._watch, place.key, before and before.key)
+            if lines or before is None:  # The next output may lie on another way to the loss.
+                return lines
+            return measured(self._runs, self._watch, place.key, None, f"called after {place.name}")
+        return measured(self._runs, self._watch, None, asked[-1].key) if asked else []
 
     # -- what there is
 
@@ -319,9 +352,36 @@ class Outputs:
             mine = sum(parts) if is_known else None
         self._aligned[place.key] = mine
 
-    def _ratio(self, place, direction):
+    def _find_ranks(self, place):
+        """Finds the ranks on which the cotangent is wrong, by moving each group's output alone."""
+        if place.state != "wrong" or not 1 < len(place.groups) <= _FEW:
+            return
+        every = [Place(place.key, place.groups) for _ in place.groups]
+        for group, alone in zip(place.groups, every):
+            alone.ratios = [self._ratio(place, d, group) for d in _DIRECTIONS]
+        bases, off, factors = [place.base] if place.base else self._usual_factors(), [], []
+        for base in bases:
+            for alone in every:
+                alone.judge(base, self._precision.slack, self._precision.is_fine)
+            if any(alone.state == "right" for alone in every):
+                break
+        for group, alone in zip(place.groups, every):
+            if alone.state not in ("right", "wrong"):
+                return
+            if alone.state == "wrong":
+                off += group
+                alone.counted = 0 if len(group) == 1 else None
+                factors.append(alone.factor(self._precision.slack))
+        if len(off) < sum(map(len, place.groups)):
+            is_one = None not in factors and _same(min(factors), max(factors),
+                                                   self._precision.slack)
+            place.off, place.off_factor = tuple(sorted(off)), factors[0] if is_one else None
+
+    def _ratio(self, place, direction, only=None):
         step = self._precision.step
         mine = self._group_of(place)
+        if only is not None and mine != only:
+            mine = None
         losses = [self._moved(place.key, mine, direction, sign * step) for sign in (1, -1)]
         measured = (losses[0] - losses[1]) / (2 * step)
         said = 0.0
@@ -330,14 +390,24 @@ class Outputs:
             said = dot(cotangent, self._direction(place.key, mine, direction, cotangent))
         every = self._runs.gather(said)
         resolution = self._precision.noise / step + 1e-6 * sum(map(abs, every))
-        losses = [x if x is None else f"{without_count(x):.6g}" for x in self._runs.losses]
-        alike = [[r for r in g if losses[r] == loss] for g in place.groups
-                 for loss in {losses[r] for r in g}]
+        own = [x if x is None else f"{without_count(x):.6g}" for x in self._runs.losses]
+        alike = [[r for r in g if own[r] == loss] for g in place.groups
+                 for loss in {own[r] for r in g}]
         once, whole = (sum(sum(every[r] for r in g) / len(g) for g in groups)
                        for groups in (alike, place.groups))
         if abs(measured) * self._precision.slack < resolution:
             return None
-        return once / measured, sum(every) / measured, whole / measured
+        return Ratio(once / measured, sum(every) / measured, whole / measured,
+                     self._fine_slack(measured, losses, resolution))
+
+    def _fine_slack(self, measured, losses, resolution):
+        """Returns how far this ratio may be off, relatively, from the slopes on both sides."""
+        if not self._precision.is_fine:
+            return math.inf
+        if self._still is None:
+            self._still = self._runs.loss()
+        width = abs(losses[0] + losses[1] - 2 * self._still) / self._precision.step
+        return _FINE + (_WIDTHS * width + resolution) / abs(measured)
 
     def _moved(self, key, group, direction, step):
         def act(other, x):
@@ -381,12 +451,16 @@ class Outputs:
         the first place, next to the loss, if it is a usual one."""
         slack, usual = self._precision.slack, self._usual_factors()
         first = next((p.known()[0] for p in places if p.known()), ())
-        base = next((x for x in first for factor in usual if _same(x, factor, slack)), None)
+        base, factor = next(((x, float(f)) for x in first[:3] for f in usual
+                             if _same(x, f, slack)), (None, None))
         if base is None and self._precision.is_whole and first:
             base = usual[-1]
         for place in places:
             if place.ratios:
-                place.judge(base, slack)
+                if self._precision.is_fine and factor is not None:
+                    place.judge(factor, slack, True)
+                else:
+                    place.judge(base, slack)
         ways = {p.state for p in places if p.is_copied()} & {"right", "shares"}
         for place in places:  # Of copies each may be to have the whole cotangent, or a share.
             is_one = all(_same(ratio[0], ratio[1], slack) for ratio in place.known())
@@ -448,8 +522,9 @@ def told(places, wrong, off, is_unlike, slack):
         right = {p.key[0] for p in asked if p.state == "right"}
         modules = dict.fromkeys(name.rpartition(".")[0] for name in wrong)
         left = [name or "the model" for name in modules if name not in right]
+        slack = max(p.slack for p in asked)
         if off <= 2 * slack:
-            more = f", to {slack:.0%}: p.grad is off by too little to tell where"
+            more = f", to {100 * slack:.1g}%: p.grad is off by too little to tell where"
         elif left:
             more = f"; those of {some(left, 4)} could not be"
         else:
@@ -464,13 +539,14 @@ def told(places, wrong, off, is_unlike, slack):
         if before:
             text += f" At the output of {before.name}, the next module, the cotangent is right."
         return [text]
-    factor = place.factor(slack)
+    factor = place.off_factor if place.off else place.factor(slack)
     factor = "wrong" if factor is None else f"{factor:.4g} times what it is to be"
+    on = f", on {ranks_text(place.off)}" if place.off else ""
     if before is None:
         return [f"Backward departs between the loss and the output of {place.name}, the first that"
-                f" could be measured on the way back: the cotangent is {factor} there."]
-    return [f"Backward is right down to the output of {before.name}, and departs at {place.name},"
-            f" at whose output the cotangent is {factor}."]
+                f" could be measured on the way back: the cotangent is {factor} there{on}."]
+    return [f"Backward departs between the outputs of {before.name} and {place.name}: the cotangent"
+            f" is right at the first, and {factor} at the second{on}."]
 
 
 def _version(x):

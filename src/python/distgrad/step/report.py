@@ -61,6 +61,8 @@ class GradientsReport:
     # state ("right", "wrong", "shares", "not decided" or "not asked"), departs (whether backward
     # departs there), factor (of a wrong cotangent over the right one, or None), copies and ratios.
     places: list = field(default_factory=list)
+    # {parameter: part of its gradient} of right ones: an error of so much would not have been seen.
+    blind: dict = field(default_factory=dict)
     notes: list = field(default_factory=list)
     place: str = ""  # where step() is defined, "train.py:12"
     reason: str = ""  # If nothing was decided, this says why.
@@ -121,17 +123,21 @@ class GradientsReport:
         """Returns the verdict in one line."""
         bad = list(dict.fromkeys(name for w in self.wrong for name in w.parameters))
         total = len(self.parameters)
+        open_ = {*self.undecided, *self.too_small, *self.ambiguous}
         verdict = {"right": f"{count(total, 'gradient')}, all right",
-                   "undecided": "not decided",
-                   "wrong": f"{len(bad)} of {count(total, 'gradient')}"
+                   "undecided": "not decided" if self.reason else
+                                f"{len(open_)} of {count(total, 'gradient')} not decided",
+                   "wrong": f"{'at least ' if self.blind else ''}{len(bad)} of"
+                            f" {count(total, 'gradient')}"
                             f" {'is' if len(bad) == 1 else 'are'} wrong",
                    "disputed": f"{len(self.disputed)} of {count(total, 'gradient')} disputed"
                   }[self.verdict]
         if self.wrong and all(wrong.kind == "copies" for wrong in self.wrong):
             verdict = (f"{count(total, 'gradient')}, all right, and {count(len(bad), 'parameter')}"
                        " with copies that differ after optimizer.step()")
-        if self.verdict == "right" and (open_ := len({*self.undecided, *self.too_small})):
-            verdict = f"{total - open_} of {count(total, 'gradient')} right, {open_} not decided"
+        if self.verdict == "right" and open_:
+            verdict = (f"{total - len(open_)} of {count(total, 'gradient')} right, {len(open_)} not"
+                       " decided")
         what = _OBJECTIVES.get(self.objective, self.objective)
         return (f"check_gradients: {verdict}, on {count(self.ranks, 'rank')} ({self.backend}), for"
                 f" {what}")

@@ -200,7 +200,12 @@ class Runs(Repeated):
         if not known:
             raise TypeError("step() returned None on every rank: it is to return this rank's loss")
         if callable(self.objective):
-            return float(self.objective(known))
+            value = self.objective(known)
+            try:
+                return float(value)
+            except (TypeError, ValueError):
+                raise TypeError(f"objective(losses) returned a {type(value).__name__}: it is to"
+                                " return one number") from None
         values = list(map(without_count, known))
         if self.objective == "sum":
             return sum(values)

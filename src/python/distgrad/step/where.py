@@ -167,8 +167,8 @@ class Where:
             return
         step, rounding, slack = _PRECISIONS[dtype]
         size = max(abs(loss) for loss in [first, *losses] if loss is not None)
-        outputs = Outputs(runs, Precision(step, rounding * size, slack, True),
-                          min(_SEARCH_S, left / 4), self._names, needed)
+        precision = Precision(step, rounding * size, slack, True, dtype == "float64")
+        outputs = Outputs(runs, precision, min(_SEARCH_S, left / 4), self._names, needed)
         self._places = outputs.places()
         found, lines = self._departs(outputs)
         if found and (held := self._with_constants(outputs)):

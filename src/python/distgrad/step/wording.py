@@ -26,6 +26,9 @@ def described(finding, counts, holders=()):
         text.append(f"{on}p.grad over the derivative of the loss is {by_ranks(finding.factors)}.")
         if finding.is_no_multiple and (missing := sorted(set(finding.said) - set(ranks))):
             text.append(f"On {ranks_text(missing)} it is no multiple of it.")
+    elif finding.are_unlike:
+        text.append(f"{on}p.grad is another one on each rank: at most one of them is the derivative"
+                    " of the loss.")
     elif finding.is_no_multiple:
         text.append(f"{on}p.grad is not the derivative of the loss, nor a multiple of it.")
     elif finding.between:
