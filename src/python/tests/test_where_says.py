@@ -425,6 +425,8 @@ class Tags(unittest.TestCase):
         self.assertRegex(text, "and (token|place): the cotangent is right at the first, and 2 ")
         text = self.text(most=0.05)
         self.assertNotIn("and place:", text)
+        self.assertRegex(text, r"clip_grad_norm_ in test_where_says.py:\d+ multiplies p.grad by"
+                               r" 0\.\d+ on the ranks; no such call was seen in the single run")
 
     def test_a_module_on_another_way_is_not_passed_over(self):
         text = self.text(change=spoil_tokens, has_all=True)

@@ -18,6 +18,7 @@ _FEW = 8  # So many right parameters are examined for what they are made of.
 _POLL_S = 0.01
 _SEARCH_S = 60.0
 _LEAST_RUNS = 12  # There must be time for so many runs of a step.
+_SAME_FACTOR = 1e-3  # Factors that differ by less, relatively, are the same.
 _LOSS_SLACK = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-2, "bfloat16": 2e-2}
 # The size of a move, the loss's rounding and a factor's error depend on the coarsest dtype.
 _PRECISIONS = {"float64": (1e-5, 2.0**-46, 1e-2), "float32": (4e-3, 2.0**-22, 3e-2)}
@@ -29,6 +30,7 @@ class Where:
     def __init__(self, runs, trace, names, returned, folder, request):
         self._runs, self._trace, self._names, self._returned = runs, trace, names, returned
         self._wrong = [plain(name) for name in request["wrong"]]
+        self._factors = [float(what["factor"] or "nan") for what in request["wrong"].values()]
         self._off = max(float(what["off"]) or math.inf for what in request["wrong"].values())
         # The ranks' model has other parameters then, as where one run ties two and the other not.
         self._is_other = any(what["verdict"] == "extra" for what in request["wrong"].values())
@@ -265,6 +267,8 @@ class Where:
         """Tells if the last call of clip_grad_norm_ saw another norm, or clipped to another one,
         than in the single run."""
         single = self._runs.gather(self._single and self._single["clips"])[0]
+        if bool(single) != any(every):
+            self._judge_clipping_of_one([single] if single else every, bool(single))
         if not single or not all(every):
             return
         truth, most, _ = single[-1]
@@ -281,6 +285,22 @@ class Where:
                 and abs(together - truth) <= 1e-3 * truth else "")
         self._lines.append(f"{every[0][-1][2]} saw the norms {shown} on the"
                            f" ranks, {truth:.4g} in the single run{more}.")
+
+    def _judge_clipping_of_one(self, every, is_single):
+        """Tells of calls in the single run alone, or on the ranks alone, if they have multiplied
+        the gradients by what these are off."""
+        if not all(every):
+            return
+        text = every[0][-1][2]
+        factors = [min(1.0, calls[-1][1] / (calls[-1][0] + 1e-6)) for calls in every]
+        factor = factors[0]
+        if all(abs(x / factor - 1) <= _SAME_FACTOR for x in factors) and all(
+                abs(x * (factor if is_single else 1 / factor) - 1) <= _SAME_FACTOR
+                for x in self._factors):
+            here, there = (("in the single run", "on the ranks") if is_single else
+                           ("on the ranks", "in the single run"))
+            self._lines.append(f"{text} multiplies p.grad by {factor:.4g} {here}; no such call was"
+                               f" seen {there}.")
 
 
 def _last_rows(every):
