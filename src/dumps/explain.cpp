@@ -399,9 +399,32 @@ class Explaining {
     if (copies_differ(m))
       return say(Explanation::kUnsynchronised,
                  "wrong on every rank, and ranks that should hold copies differ");
-    say(Explanation::kUnexplained, p_.holdings.size() > 1
-                                       ? "differs on every rank, and nothing simple explains it"
-                                       : "differs, and nothing simple explains it");
+    const std::string which = p_.holdings.size() > 1 ? "differs on every rank" : "differs";
+    if (const std::string rows = rows_text(m); !rows.empty())
+      return say(Explanation::kUnexplained, which + rows);
+    say(Explanation::kUnexplained, which + ", and nothing simple explains it");
+  }
+
+  // Returns " in row 3 of 32 alone, where it is 0" if most rows are right, and the same ones are
+  // wrong wherever the whole is held; else "".
+  static std::string rows_text(const Measured& m) {
+    const Shape& shape = m.parameter.shape;
+    std::optional<WrongRows> found;
+    for (std::size_t h = 0; h < m.differences.size(); ++h) {
+      if (shape.size() < 2 || m.holding(h).size() != element_count(shape)) return "";
+      const WrongRows here = wrong_rows(m, h);
+      if (found && (found->rows != here.rows || found->are_zero != here.are_zero)) return "";
+      found = here;
+    }
+    if (!found || 2 * std::ssize(found->rows) > shape[0]) return "";
+    constexpr std::size_t kMostShown = 8;
+    const std::vector<std::int64_t>& rows = found->rows;
+    const std::size_t shown = std::min(rows.size(), kMostShown);
+    return fmt::format(
+        " in row{} {}{} of {} alone{}", rows.size() > 1 ? "s" : "",
+        fmt::join(rows.begin(), rows.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+        shown < rows.size() ? fmt::format(" and {} more", rows.size() - shown) : "", shape[0],
+        found->are_zero ? ", where it is 0" : "");
   }
 
   const Parameter& p_;

@@ -152,6 +152,27 @@ Measured measured(const Parameter& p, const Tolerance& tolerance) {
   return m;
 }
 
+WrongRows wrong_rows(const Measured& m, std::size_t h) {
+  const Holding& own = m.holding(h);
+  const std::int64_t length = own.size() / std::max<std::int64_t>(own.box.extent[0], 1);
+  const auto count = static_cast<std::size_t>(length);
+  std::vector<double> seen(count), right(count);
+  const double room = m.bound.of_element(m.differences[h].max_expected);
+  WrongRows found;
+  for (std::int64_t row = 0; row < own.box.extent[0]; ++row) {
+    own.observed->read(row * length, length, seen.data());
+    own.expected.read(row * length, length, right.data());
+    const auto is_off = [&](double a, double b) { return !(std::abs(a - b) <= room); };
+    bool is_wrong = false;
+    for (std::size_t i = 0; i < count; ++i) is_wrong = is_wrong || is_off(seen[i], right[i]);
+    if (!is_wrong) continue;
+    found.rows.push_back(row);
+    found.are_zero =
+        found.are_zero && std::ranges::all_of(seen, [](double element) { return element == 0; });
+  }
+  return found;
+}
+
 Mistake mistake_of(const Measured& m, std::size_t h, const FactorNames& names) {
   const Differences& d = m.differences[h];
   const Holding& own = m.holding(h);

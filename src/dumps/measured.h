@@ -38,6 +38,13 @@ struct Measured {
 
 Measured measured(const Parameter&, const Tolerance&);
 
+// Lists rows, along the first dimension, of a holding of the whole that are not right.
+struct WrongRows {
+  std::vector<std::int64_t> rows;
+  bool are_zero = true;  // all of their elements are 0
+};
+WrongRows wrong_rows(const Measured&, std::size_t h);
+
 // Says what is wrong with one holding.
 struct Mistake {
   enum class Kind {

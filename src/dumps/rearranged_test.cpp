@@ -123,6 +123,22 @@ TEST(Rearranged, ColumnsInAnotherOrderAreNamed) {
   EXPECT_EQ(copies(mixed).explanation, Explanation::kUnexplained);
 }
 
+TEST(Rearranged, TheFewRowsThatAreWrongAreListed) {
+  const auto headline = [](std::vector<float> values, std::vector<float> other) {
+    return compared(sample::by_rank("w", {sample::tensor({kRows, kColumns}, std::move(values)),
+                                          sample::tensor({kRows, kColumns}, std::move(other))}))
+        .headline;
+  };
+  std::vector<float> lost = table;
+  std::fill_n(lost.begin() + 3 * kColumns, kColumns, 0.f);
+  EXPECT_EQ(headline(lost, lost), "differs on every rank in row 3 of 6 alone, where it is 0");
+  lost[kColumns] += 0.25f;
+  EXPECT_EQ(headline(lost, lost), "differs on every rank in rows 1, 3 of 6 alone");
+  std::vector<float> most = lost;
+  for (std::size_t row : {0, 2}) most[row * kColumns] += 0.25f;
+  EXPECT_EQ(headline(most, most), "differs on every rank, and nothing simple explains it");
+}
+
 // As of a table of which few rows are looked up.
 TEST(Rearranged, ARowThatIsLostIsNoneOfTheZeros) {
   std::vector<float> sparse = table;

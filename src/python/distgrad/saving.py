@@ -72,7 +72,7 @@ def save(model, folder, *, mesh=None, place=None, **metadata):
         "meshes": meshes.described,
         "parameters": parameters,
         "listing": "given" if isinstance(model, Mapping) else "model",
-        "groups": _process_groups(rank, world_size),
+        "groups": process_groups(rank, world_size),
         **metadata,
     }
     os.makedirs(folder, exist_ok=True)
@@ -93,7 +93,7 @@ def _rank_and_world_size():
     return 0, 1
 
 
-def _process_groups(rank, world_size):
+def process_groups(rank, world_size):
     """Returns [{"name", "ranks"}] of the groups that this rank is in, except the world and groups
     of one rank. A DeviceMesh names its own groups."""
     import torch.distributed as dist

@@ -20,7 +20,7 @@ from gradchecks import ranks  # noqa: E402
 
 import distgrad  # noqa: E402
 
-RANKS = 3
+RANKS = 4
 
 
 class Exchange(torch.autograd.Function):
@@ -76,7 +76,7 @@ class Loss(torch.autograd.Function):
 
 def data(dtype=torch.float64):
     generator = torch.Generator().manual_seed(dist.get_rank())
-    return torch.randn(6, 4, generator=generator).to(dtype)
+    return torch.randn(8, 4, generator=generator).to(dtype)
 
 
 def layers(dtype=torch.float64, seed=0):
@@ -157,9 +157,26 @@ def of_blocks(on_rank):
     return model, step
 
 
+def in_pairs():
+    """Averages over pairs of ranks where all train together."""
+    pairs = [dist.new_group(pair) for pair in ([0, 3], [1, 2])]
+    mine, model, x = pairs[dist.get_rank() in (1, 2)], layers(), data()
+
+    def step():
+        model.zero_grad()
+        loss = squares(model(x))
+        loss.backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad, group=mine)
+            p.grad /= 2
+        return loss
+
+    return model, step
+
+
 def under_autocast():
     model, x, generator = layers(torch.float32), data(torch.float32), torch.Generator()
-    y = torch.randint(0, 3, (6,), generator=generator.manual_seed(dist.get_rank()))
+    y = torch.randint(0, 3, (8,), generator=generator.manual_seed(dist.get_rank()))
 
     def step():
         model.zero_grad()
@@ -192,6 +209,11 @@ def with_spectral_norm():
     return model, step
 
 
+def halve(model):
+    for p in model.parameters():
+        p.grad /= 2
+
+
 def scaled_head():
     model = layers(torch.float32)
 
@@ -222,6 +244,8 @@ def everything():
                                                      squares(y[0])), alone=("other.weight",
                                                                             "other.bias")))
     check("under autocast", *under_autocast())
+    check("in pairs", *in_pairs())
+    check("divided by a group", model, averaged(model, squares, change=lambda: halve(model)))
     check("spectral norm", *with_spectral_norm())
     check("1024 times", *scaled_head())
     unlike = layers(seed=dist.get_rank())
@@ -289,6 +313,13 @@ class Where(unittest.TestCase):
         self.report("under autocast")
         wrong, = self.found[0]["under autocast"]["wrong"]
         self.assertEqual(wrong["parameters"], ["2.weight"])
+
+    def test_groups_of_ranks_are_known(self):
+        self.assertIn("It is the mean of what backward brought over ranks 0, 3 or ranks 1, 2."
+                      " The mean of p.grad over ranks 0, 1, 2, 3 is the derivative",
+                      self.report("in pairs"))
+        self.assertIn("p.grad is 0.5 times the derivative of the loss: 1 over the number of ranks"
+                      " in a group.", self.report("divided by a group"))
 
     def test_what_a_module_inside_ddp_computes_under_no_grad_is_the_steps(self):
         self.assertIn("p.grad is the derivative of the loss if what step() detaches is a constant",

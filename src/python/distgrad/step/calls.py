@@ -16,10 +16,11 @@ _MOST = 4  # More calls than this are not measured.
 _MOST_ELEMENTS = 1 << 22  # A call's arguments may have so many elements.
 
 
-def measured(runs, watch, after, before, there="called there"):
+def measured(runs, watch, after, before, elsewhere=""):
     """Returns sentences on each function, the same on all ranks, or none if the ranks call
     different ones. watch(act) makes a Watch. In forward the calls lie between the outputs with the
-    keys after (None: the step's begin) and before (None: its end); `there` says so."""
+    keys after (None: the step's begin) and before (None: its end). If these lie on other ways, too,
+    as `elsewhere` says, there are sentences on functions that are wrong by themselves only."""
     found = _between(runs, watch, after, before)
     every = runs.gather([(text, _digests(args)) for _, text, args in found])
     texts = [[(text, d is not None) for text, d in row] for row in every]
@@ -35,7 +36,10 @@ def measured(runs, watch, after, before, there="called there"):
         is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since, runs.ended)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
-        lines += _told(f"{text}, {there},", report, may_be_copies, is_in_parts)
+        if elsewhere and (report.verdict != "wrong" or report.right_for or is_in_parts):
+            continue
+        lines += _told(f"{text}, {elsewhere or 'called there'},", report, may_be_copies,
+                       is_in_parts)
     return list(dict.fromkeys(lines))
 
 

@@ -22,6 +22,8 @@ from .report import GradientsReport, Wrong
 from .roots import Roots
 from .running import Repeated, Runs, without_count
 from .seen import Seen
+from .subgroups import counts as group_counts
+from .subgroups import subgroups
 from .variables import described, digest, matches, may_be_pieces, pieces
 from .watching import Added, Arrivals, Clipping
 from .widened import differ, in_float64
@@ -264,6 +266,8 @@ class _Check:
                                " clipping to that norm")
             findings = []
         counts = {"ranks": self._runs.team.size, "backward passes": self._passes}
+        if findings:
+            counts = {**group_counts(subgroups(self._runs)), **counts}
         holders = {piece.key: piece.holders for piece in known}
         for finding in findings:
             is_split = any(piece.name in finding.names and piece.key not in finding.keys

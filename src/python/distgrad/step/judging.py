@@ -17,6 +17,7 @@ import torch
 from ..words import ranks_text
 from .outputs import Watch
 from .roots import is_in_backward
+from .subgroups import partitions, subgroups
 from .variables import digest, local_of, may_be_pieces
 
 _ROUNDS = 4  # Pieces that are too small to be seen are moved without the others so many times.
@@ -99,7 +100,7 @@ class Judge:
         self._measuring, self._alternatives = measuring, alternatives
         self._end = time.monotonic() + seconds
         self._found = Judgement()
-        self._sums = None
+        self._sums, self._partitions = None, {}
 
     def judge(self):
         keys = list(self._measuring.pieces)
@@ -570,9 +571,9 @@ class Judge:
         the ranks have; else ""."""
         for words in others[0]:
             if "p.grad" not in words and all(
-                    abs(said.value - values[words][key]) <= 1e-6 * abs(said.value)
+                    abs(said.value - _of_rank(values[words], key, rank)) <= 1e-6 * abs(said.value)
                     and said.value for m, values in zip(measurements, others)
-                    for said in m.said[key].values()):
+                    for rank, said in m.said[key].items()):
                 return words
         return ""
 
@@ -582,7 +583,8 @@ class Judge:
         say}}] of all that was tried), or None. is_wrong says that p.grad, as the copies' mean, is
         known to be wrong."""
         if self._sums is None:
-            self._sums = self._alternatives()
+            runs, self._sums = self._measuring.runs, self._alternatives()
+            self._partitions = partitions(subgroups(runs), runs.team.size)
         candidates, measurements, every = None, [], []
         for seed in range(31, 31 + _CONFIRMED):
             # In float32 the last direction is across the gradients' own, as in _across().
@@ -590,10 +592,11 @@ class Judge:
             alike = None if is_across else False
             found = self._measuring.measure(keys, seed, alike=alike)
             values = self._values_of(keys, seed, alike)
-            totals = {words: sum(by_key.values()) for words, by_key in values.items()}
+            totals = {words: sum(by_key.values()) for words, by_key in values.items()
+                      if not isinstance(by_key, _ByRank)}
             scale = max([abs(found.measured), *map(abs, totals.values())], default=0.0)
             room = found.resolution + self._room() * scale
-            candidates = [words for words in (values if candidates is None else candidates)
+            candidates = [words for words in (totals if candidates is None else candidates)
                           if abs(totals[words] - found.measured) <= room]
             if not candidates:
                 return None
@@ -636,6 +639,13 @@ class Judge:
             found[f"the sum of {words} {whose}"] = sums
             found[f"the mean of {words} {whose}"] = {key: sums[key] / len(by_key[key])
                                                     for key in sums}
+            for text, groups in self._partitions.items():
+                for how in ("sum", "mean"):
+                    found[f"the {how} of {words} over {text}"] = _ByRank({
+                        (p.key, rank): sum(every[r][words][p.key] for r in ranks)
+                        / (len(ranks) if how == "mean" else 1)
+                        for p in pieces if len(p.holders) == len(groups)
+                        for rank, ranks in groups.items()})
             for i, rank in enumerate(pieces[0].holders if len(holders) == 1 else ()):
                 found[f"{words} on rank {rank}"] = {key: values[i]
                                                           for key, values in by_key.items()}
@@ -753,6 +763,14 @@ def _alike(a, b):
         return same_number(a.factor, b.factor)
     return (bool(a.factors) == bool(b.factors) and a.factors.keys() == b.factors.keys()
             and all(same_number(a.factors[r], b.factors[r]) for r in both))
+
+
+class _ByRank(dict):
+    """Holds {(key, rank): what a sum over this rank's group says}."""
+
+
+def _of_rank(values, key, rank):
+    return values.get((key, rank), math.nan) if isinstance(values, _ByRank) else values[key]
 
 
 def _differs(said):
