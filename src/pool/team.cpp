@@ -684,7 +684,7 @@ std::optional<Completion> Team::lose_zygote(const std::string& how) {
                      });
   if (!begun || kind_.role == WorkerRole::kSimulator) return std::nullopt;
   if (!std::exchange(running->job->is_second_run, true)) return std::nullopt;
-  RankError error{ErrorKind::kCrash, 0, "",
+  RankError error{ErrorKind::kCrash, -1, "",
                   "twice, while this case ran, the process that starts the ranks ended: " + how};
   return make_failure(running, std::move(error)).completion;
 }

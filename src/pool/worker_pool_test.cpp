@@ -361,6 +361,7 @@ TEST_F(WorkerPoolTest, WhoEndsTheZygoteIsFoundOutAndTheOthersRun) {
   EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(before)->result).error);
   const RankError error = std::get<DistributedRun>(pool_->wait(killer)->result).error.value();
   EXPECT_EQ(error.kind, ErrorKind::kCrash);
+  EXPECT_EQ(error.rank, -1);  // Nobody knows which rank did it.
   EXPECT_THAT(error.message, HasSubstr("twice, while this case ran, the process that starts the "
                                        "ranks ended: killed by SIGKILL"));
   EXPECT_FALSE(std::get<DistributedRun>(pool_->wait(after)->result).error);

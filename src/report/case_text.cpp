@@ -197,10 +197,25 @@ std::string error_text(const CaseResult& r, const TextOptions& options) {
   return indented(message, 4) + where;
 }
 
+// Leaves distgrad's own frames out of stacks that Python dumped.
+std::string without_own_frames(const std::string& text) {
+  std::string out;
+  for (std::size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    const bool is_own =
+        line.starts_with("  File \"") && line.find("/distgrad/ranks/") < line.find("\", line ");
+    if (!is_own) out += line;
+  }
+  return out;
+}
+
 std::string output_text(const CaseResult& r, const TextOptions& options) {
   std::string out;
   for (std::size_t rank = 0; rank < r.output.size(); ++rank) {
-    const std::string lines = indented(for_terminal(r.output[rank]), 4);
+    const std::string& all = r.output[rank];
+    const std::string lines =
+        indented(for_terminal(options.full ? all : without_own_frames(all)), 4);
     const auto count = static_cast<std::size_t>(std::count(lines.begin(), lines.end(), '\n'));
     if (count == 0) continue;
     std::size_t skipped = options.full || count <= kOutputLines ? 0 : count - kOutputLines;

@@ -123,6 +123,23 @@ TEST(TextReport, LongOutputIsCutToItsEnd) {
   EXPECT_THAT(case_text(r, full), HasSubstr("  output of rank 0:\n    line 0\n"));
 }
 
+TEST(TextReport, OfADumpedStackTheUsersFramesAreShown) {
+  CaseResult r = sample::hang("h.json", "");
+  r.output = {
+      "Stack (most recent call first):\n"
+      "  File \"/home/me/layers.py\", line 44 in spins\n"
+      "  File \"/venv/lib/distgrad/ranks/runner.py\", line 154 in _to_end\n"
+      "  File \"/home/me/distgrad/mine.py\", line 7 in calls\n"};
+  EXPECT_THAT(case_text(r, {}), HasSubstr("    Stack (most recent call first):\n"
+                                          "      File \"/home/me/layers.py\", line 44 in spins\n"
+                                          "      File \"/home/me/distgrad/mine.py\", line 7 in "
+                                          "calls\n"));
+  EXPECT_THAT(case_text(r, {}), testing::Not(HasSubstr("runner.py")));
+  TextOptions full;
+  full.full = true;
+  EXPECT_THAT(case_text(r, full), HasSubstr("runner.py"));
+}
+
 TEST(TextReport, AMatchWhereAMismatchWasExpectedShowsBoth) {
   CaseResult r = sample::match("a.json");
   r.as_expected = false;
