@@ -209,6 +209,18 @@ def with_spectral_norm():
     return model, step
 
 
+def clamping(model, most):
+    """Clamps a bias in each step, as CLIP's logit scale is, far off its values, or at these."""
+    step, weight = averaged(model, squares), model[2].bias.detach()
+    most = float(weight.max()) if most is None else most
+
+    def clamped():
+        weight.clamp_(-most, most)
+        return step()
+
+    return clamped
+
+
 def halve(model):
     for p in model.parameters():
         p.grad /= 2
@@ -248,6 +260,9 @@ def everything():
     check("divided by a group", model, averaged(model, squares, change=lambda: halve(model)))
     check("spectral norm", *with_spectral_norm())
     check("1024 times", *scaled_head())
+    for name, most in (("clamped far off", 100.0), ("clamped to its values", None)):
+        own = layers()
+        check(name, own, clamping(own, most))
     unlike = layers(seed=dist.get_rank())
     check("seeded by rank", unlike, averaged(unlike, squares))
     check("no such line", model, averaged(model, squares), detached="nothing.py:7")
@@ -327,6 +342,11 @@ class Where(unittest.TestCase):
 
     def test_a_large_factor_is_told_in_float32(self):
         self.assertIn("2.weight p.grad is 1024 times", self.report("1024 times"))
+
+    def test_writing_the_same_values_to_a_parameter_is_nothing(self):
+        self.report("clamped far off", "right")
+        self.assertIn("step() writes to parameters (2.bias)",
+                      self.report("clamped to its values", "undecided"))
 
     def test_what_else_a_reader_should_know(self):
         self.assertIn("the loss that step() returned was the same however parameters were moved",

@@ -124,6 +124,10 @@ def _check_options(options):
     if ":" not in options.function:
         raise UsersError(
             f"{options.function!r} is not FILE:FUNCTION, such as losses.py:GatherLayer.apply")
+    try:
+        named.look_for(options.function)
+    except named.NotThere as error:
+        raise UsersError(str(error)) from None
     if not options.given and not options.inputs:
         raise UsersError(
             "no inputs: give --input EXPR for each argument of the function, or --inputs NAME")
@@ -143,10 +147,6 @@ def _check_options(options):
                 f"--{name.replace('_', '-')} is a number of seconds above 0, not {seconds:g}")
     if options.max_timeout:
         options.timeout = min(options.timeout, options.max_timeout)
-    try:
-        named.look_for(options.function)
-    except named.NotThere as error:
-        raise UsersError(str(error)) from None
 
 
 def _joined(options):

@@ -210,8 +210,8 @@ class Check:
                 raise CannotCheck(f"copies: there is no input {whole} that requires grad")
         unlike = [name for name in copies if name not in equal]
         if unlike:
-            raise CannotCheck(f"copies: {', '.join(unlike)} {'is' if len(unlike) == 1 else 'are'} not"
-                              " equal on all ranks")
+            are = "is" if len(unlike) == 1 else "are"
+            raise CannotCheck(f"copies: {', '.join(unlike)} {are} not equal on all ranks")
         is_assumed = options.copies is None
         doubtful = [x for x in equal if is_assumed and not any(digests[0][x][1])
                     and any(name not in equal for name in _beside(x, known))]

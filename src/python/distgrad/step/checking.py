@@ -15,7 +15,7 @@ from ..words import capitalized, ranks_text, some
 from .errors import StepError
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge, with_constants
-from .measuring import Measuring
+from .measuring import Measuring, put_back
 from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
@@ -24,7 +24,7 @@ from .running import Repeated, Runs, without_count
 from .seen import Seen
 from .subgroups import counts as group_counts
 from .subgroups import subgroups
-from .variables import described, digest, matches, may_be_pieces, pieces
+from .variables import described, digest, local_of, matches, may_be_pieces, pieces
 from .watching import Added, Arrivals, Clipping
 from .widened import differ, in_float64
 from .wording import clipping_text, is_clipped, uneven_text
@@ -123,12 +123,12 @@ class _Check:
         losses = list(runs.losses)
         report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
                                  base, place=runs.place)
+        gradients = runs.found_gradients()
         if changed := self._changed_parameters(versions):
             report.undecide(f"step() writes to parameters ({_some(changed)}), as optimizer.step(),"
                             " clamp_() or an embedding with max_norm does: it can be judged without"
                             " that")
             return report
-        gradients = runs.found_gradients()
         if not self._is_the_same(first, base):
             if not unwaited or not self._is_the_same(runs.run(), base):
                 report.undecide("two runs of step() from the same state gave different losses:"
@@ -305,8 +305,21 @@ class _Check:
         self._dtypes.add(str(x.dtype))
 
     def _changed_parameters(self, versions):
-        own = [name for name, p in self._runs.parameters.items() if p._version != versions[name]]
-        return _all(self._runs.gather(own))
+        """Returns the names of parameters to which step() writes other values than they have, also
+        where they are moved a little."""
+        runs, changed = self._runs, set()
+        written = _all(runs.gather([name for name, p in runs.parameters.items()
+                                    if p._version != versions[name]]))
+        own = {name: local_of(runs.parameters[name].detach()) for name in written
+               if name in runs.parameters}
+        for factor in (1.001, 0.999, 1) if written else ():
+            before = {name: (local, local.clone()) for name, local in own.items()}
+            put_back({name: (local, local * factor) for name, local in own.items()})
+            moved = {name: local.clone() for name, local in own.items()}
+            runs.run()
+            changed |= {name for name, local in own.items() if not torch.equal(local, moved[name])}
+            put_back(before)
+        return _all(runs.gather(sorted(changed)))
 
     def _changed_gradients(self, before, after):
         """Returns the names of parameters whose gradients differ from those before by more than

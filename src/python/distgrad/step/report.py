@@ -184,6 +184,7 @@ def factor_text(factor, counts):
     texts = [f"the number of {name}" for name, n in counts.items() if n > 1 and _same(factor, n)]
     texts += [f"1 over the number of {name}" for name, n in counts.items()
               if n > 1 and _same(factor, 1 / n)]
+    texts = [text for text in texts if not text.endswith("in a group")] or texts
     power = math.log2(factor) if factor > 0 else 0.0
     if not texts and power >= 8 and abs(power - round(power)) < 1e-4:
         texts = [f"2^{round(power)}"]

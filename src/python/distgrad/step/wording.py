@@ -18,8 +18,8 @@ def described(finding, counts, holders=()):
     counts = {**counts, "ranks that hold it": len(finding.said) if ranks else 0}
     if counts["ranks that hold it"] == counts["ranks"]:
         del counts["ranks that hold it"]
-    elif counts["ranks that hold it"] == counts.get("ranks in a group"):
-        del counts["ranks in a group"]
+    if len(finding.said) == 1:  # A reduction over a group would have made copies.
+        counts.pop("ranks in a group", None)
     if finding.kind == "zero":
         text.append(f"{on}p.grad is zero, or None, and the derivative of the loss is not.")
     elif factor is not None:
