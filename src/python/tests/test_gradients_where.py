@@ -146,6 +146,10 @@ def of_blocks(on_rank):
     model = layers(seed=20 + dist.get_rank())
     if dist.get_rank() == on_rank:
         model[1].register_full_backward_hook(lambda module, given, made: (2 * given[0],))
+    return model, unreduced(model)
+
+
+def unreduced(model):
     x = data()
 
     def step():
@@ -154,7 +158,7 @@ def of_blocks(on_rank):
         loss.backward()
         return loss
 
-    return model, step
+    return step
 
 
 def in_pairs():
@@ -198,15 +202,7 @@ def with_spectral_norm():
     normed = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 8))
     model = DistributedDataParallel(nn.Sequential(normed, nn.Tanh(), nn.Linear(8, 3)).double(),
                                     broadcast_buffers=False)
-    x = data()
-
-    def step():
-        model.zero_grad()
-        loss = squares(model(x))
-        loss.backward()
-        return loss
-
-    return model, step
+    return model, unreduced(model)
 
 
 def clamping(model, most):
