@@ -108,9 +108,9 @@ class Measurement:
                                   (self._session.assemble_gradients(values).T - found.matrix).abs())
         return apart.nan_to_num(posinf=0)
 
-    def run(self, others=True, layouts=False):
-        """Returns the Backward; `others` adds other graphs and layouts, and `layouts` alone those
-        layouts that all ranks have together. Raises NoBackward."""
+    def run(self, others=True, layouts=()):
+        """Returns the Backward; `others` adds other graphs and layouts, and `layouts` alone these,
+        which all ranks have together. Raises NoBackward."""
         try:
             return self._run(others, layouts)
         except Broken as broken:
@@ -148,7 +148,7 @@ class Measurement:
             elif others:
                 self._look_at_others(found)
             elif layouts:
-                self._look_at_plain_layouts(found)
+                self._look_at_these_layouts(found, layouts)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
 
@@ -237,9 +237,8 @@ class Measurement:
         self._note_raised(raised)
         self._look_at_frozen_ones(found)
 
-    def _look_at_plain_layouts(self, found):
-        """Probes layouts that all ranks' cotangents have together."""
-        probes = self._layout_probes(found, alone=False)
+    def _look_at_these_layouts(self, found, layouts):
+        probes = self._layout_probes(found, layouts, alone=False)
         rows, raised = self._tolerant(probes)
         self._look_at_layouts(found, probes, rows)
         self._note_raised(raised)
@@ -358,10 +357,10 @@ class Measurement:
             self._note("other-backward", f"{where} the gradient is another one",
                        rows=_apart(row, right))
 
-    def _layout_probes(self, found, alone=True):
+    def _layout_probes(self, found, layouts=_LAYOUTS, alone=True):
         cotangent = self._random()
         probes = [Probe(cotangent, found.graph), Probe(cotangent, found.graph, constant=True)]
-        for i, layout in enumerate(_LAYOUTS):
+        for i, layout in enumerate(layouts):
             alone = alone and self._session.size > 1 and not self._is_one_loss
             for only in (None, i % self._session.size) if alone else (None,):
                 probes.append(Probe(cotangent, found.graph, layout, only, layout == "expanded",

@@ -22,16 +22,18 @@ def measured(runs, watch, after, before, elsewhere=""):
     keys after (None: the step's begin) and before (None: its end). If these lie on other ways, too,
     as `elsewhere` says, there are sentences on functions that are wrong by themselves only."""
     found = _between(runs, watch, after, before)
-    every = runs.gather([(text, _digests(args)) for _, text, args in found])
+    every = runs.gather([(text, _digests(args)) for _, text, args, _ in found])
     texts = [[(text, d is not None) for text, d in row] for row in every]
     if any(row != texts[0] for row in texts) or not 0 < len(found) <= _MOST:
         return []
     lines = []
-    for i, (function, text, args) in enumerate(found):
+    for i, (function, text, args, layouts) in enumerate(found):
         if args is None:
             continue
+        layouts = sorted(set.intersection(*runs.gather(layouts)))
         since = calls_entered(ended=runs.ended)
-        report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
+        report = check(function.apply, args, {}, runs.team,
+                       Options(is_plain=True, layouts=tuple(layouts)))
         # It was judged for losses of the whole team. With one per subgroup it may be right.
         is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since, runs.ended)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
@@ -51,8 +53,8 @@ def _digests(args):
 
 
 def _between(runs, watch, after, before):
-    """Returns [(Function, "Name in layer.py:12", copies of its arguments)], with None for arguments
-    that are not plain tensors, or are too large."""
+    """Returns [(Function, "Name in layer.py:12", copies of its arguments, layouts of cotangents)],
+    with None for arguments that are not plain tensors, or are too large."""
     found, is_open = [], after is None
 
     def act(key, _):
@@ -65,11 +67,27 @@ def _between(runs, watch, after, before):
             "torch.distributed.nn.")
         if is_open and not is_torchs:
             copies = _copies(args) if len(found) < _MOST else None
-            found.append((function, f"{function.__name__} in {place()}", copies))
+            layouts = set()
+            found.append((function, f"{function.__name__} in {place()}", copies, layouts))
+            return lambda made: _note_layouts(made, layouts)
+        return None
 
     with watch(act), functions_noted(note):
         runs.run()
     return found
+
+
+def _note_layouts(made, layouts):
+    """Notes which layouts, other than contiguous ones, the cotangents of these results have."""
+    def note(g):
+        if any(stride == 0 and n > 1 for stride, n in zip(g.stride(), g.shape)):
+            layouts.add("expanded")
+        elif not g.is_contiguous():
+            layouts.add("transposed")
+
+    for x in tree_flatten(made)[0]:
+        if isinstance(x, torch.Tensor) and x.requires_grad:
+            x.register_hook(note)
 
 
 def _copies(args):

@@ -19,13 +19,15 @@ _SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 @contextlib.contextmanager
 def functions_noted(note):
     """Calls note(class, arguments) inside this context before each autograd.Function that is
-    applied in forward."""
+    applied in forward. If that returns a function, it is called with the results."""
     original = vars(torch.autograd.Function)["apply"]
 
     def apply(cls, *args, **kwargs):
-        if not is_in_backward():
-            note(cls, args)
-        return original.__get__(None, cls)(*args, **kwargs)
+        done = None if is_in_backward() else note(cls, args)
+        made = original.__get__(None, cls)(*args, **kwargs)
+        if done:
+            done(made)
+        return made
 
     apply.__name__, apply.__qualname__ = "apply", original.__get__(
         None, torch.autograd.Function).__qualname__
