@@ -108,11 +108,10 @@ class Measurement:
                                   (self._session.assemble_gradients(values).T - found.matrix).abs())
         return apart.nan_to_num(posinf=0)
 
-    def run(self, others=True, layouts=()):
-        """Returns the Backward; `others` adds other graphs and layouts, and `layouts` alone these,
-        which all ranks have together. Raises NoBackward."""
+    def run(self, others=True):
+        """Returns the Backward; `others` adds other graphs and layouts. Raises NoBackward."""
         try:
-            return self._run(others, layouts)
+            return self._run(others)
         except Broken as broken:
             failures = {rank: f for rank, f in broken.failures.items() if f}
             if self._session.broken_by or not _is_backwards(failures):
@@ -120,7 +119,7 @@ class Measurement:
             self._session.note_broken(failures)
             raise NoBackward(_oddity_of(failures, self._session.size, "")) from None
 
-    def _run(self, others, layouts):
+    def _run(self, others):
         zero = torch.zeros(self._columns, dtype=torch.float64)
         random = [size * self._random() for size in _RANDOM]
         units = torch.eye(self._columns, dtype=torch.float64)
@@ -133,8 +132,7 @@ class Measurement:
                                           self._room(found.matrix, s.cotangent))
                               for s in found.random)
         if self._lacks_a_wait(found):
-            # The race would be blamed on something else; it is now gone.
-            return self._run(others, layouts)
+            return self._run(others)  # The race would be blamed on something else; it is now gone.
         if found.is_linear or not self._remembers(found):
             if first is not None and found.is_linear and others:
                 found.first = Sample(random[-1], first)
@@ -147,8 +145,6 @@ class Measurement:
                 found.is_map = False
             elif others:
                 self._look_at_others(found)
-            elif layouts:
-                self._look_at_these_layouts(found, layouts)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
 
@@ -234,20 +230,11 @@ class Measurement:
             rows = rows[len(part):]
         if first is not None:
             self._look_at_other_inputs(found, probes[0][0], first)
-        self._note_raised(raised)
-        self._look_at_frozen_ones(found)
-
-    def _look_at_these_layouts(self, found, layouts):
-        probes = self._layout_probes(found, layouts, alone=False)
-        rows, raised = self._tolerant(probes)
-        self._look_at_layouts(found, probes, rows)
-        self._note_raised(raised)
-
-    def _note_raised(self, raised):
         for text in dict.fromkeys(failure.text for _, failure in raised):
             layouts = ", ".join(_laid(probe) for probe, failure in raised if failure.text == text)
             self._note("contiguity", "backward raises where the cotangent is not contiguous"
                        f" ({layouts}): {text.removesuffix(', but at')}")
+        self._look_at_frozen_ones(found)
 
     def _graph_probes(self, found):
         # A graph of its own for each backward is what DistributedDataParallel uses as well.
@@ -357,11 +344,11 @@ class Measurement:
             self._note("other-backward", f"{where} the gradient is another one",
                        rows=_apart(row, right))
 
-    def _layout_probes(self, found, layouts=_LAYOUTS, alone=True):
+    def _layout_probes(self, found):
         cotangent = self._random()
         probes = [Probe(cotangent, found.graph), Probe(cotangent, found.graph, constant=True)]
-        for i, layout in enumerate(layouts):
-            alone = alone and self._session.size > 1 and not self._is_one_loss
+        for i, layout in enumerate(_LAYOUTS):
+            alone = self._session.size > 1 and not self._is_one_loss
             for only in (None, i % self._session.size) if alone else (None,):
                 probes.append(Probe(cotangent, found.graph, layout, only, layout == "expanded",
                                     doing=f"backward with {layout} cotangents"))

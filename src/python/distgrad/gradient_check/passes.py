@@ -52,7 +52,6 @@ class Options:
     objective: Optional[str] = None  # It is one of conventions.OBJECTIVES.
     copies: Optional[tuple] = None  # These inputs are copies (None: those equal on all ranks).
     is_plain: bool = False
-    layouts: tuple = ()  # With is_plain, cotangents had these layouts in the step.
 
 
 class Check:
@@ -412,8 +411,7 @@ class Check:
         measurement = backward.Measurement(self._session, outputs.size, _spans(inputs), names,
                                            self._beside, rtol, self._frozen, self._frozen_outputs,
                                            self._options.objective == "replicated")
-        return measurement, measurement.run(is_first and not self._options.is_plain,
-                                            self._options.layouts if is_first else ()), rtol
+        return measurement, measurement.run(is_first and not self._options.is_plain), rtol
 
     def _computed_in(self, dtypes, returned, derivative):
         """Returns the dtypes whose roundings the backward may have: the inputs', those that the

@@ -27,20 +27,21 @@ def measured(runs, watch, after, before, elsewhere=""):
     if any(row != texts[0] for row in texts) or not 0 < len(found) <= _MOST:
         return []
     lines = []
-    for i, (function, text, args, layouts) in enumerate(found):
+    for i, (function, text, args, strides) in enumerate(found):
         if args is None:
             continue
-        layouts = sorted(set.intersection(*runs.gather(layouts)))
         since = calls_entered(ended=runs.ended)
-        report = check(function.apply, args, {}, runs.team,
-                       Options(is_plain=True, layouts=tuple(layouts)))
+        report = check(function.apply, args, {}, runs.team, Options(is_plain=True))
         # It was judged for losses of the whole team. With one per subgroup it may be right.
         is_in_parts = any(runs.gather(entered_smaller(runs.team.size, since, runs.ended)))
         # Arguments that ranks hold alike may be copies of a tensor, with another right gradient.
         may_be_copies = any(len(set(same)) < len(same) for same in zip(*(r[i][1] for r in every)))
         if elsewhere and (report.verdict != "wrong" or report.right_for or is_in_parts):
             continue
-        lines += _told(f"{text}, {elsewhere or 'called there'},", report, may_be_copies,
+        # Other strides than these could leave ranks that wait for each other.
+        how = " with contiguous cotangents, which the step's are not" if any(
+            runs.gather(bool(strides))) else ""
+        lines += _told(f"{text}, {elsewhere or 'called there'},", how, report, may_be_copies,
                        is_in_parts)
     return list(dict.fromkeys(lines))
 
@@ -53,8 +54,8 @@ def _digests(args):
 
 
 def _between(runs, watch, after, before):
-    """Returns [(Function, "Name in layer.py:12", copies of its arguments, layouts of cotangents)],
-    with None for arguments that are not plain tensors, or are too large."""
+    """Returns [(Function, "Name in layer.py:12", copies of its arguments, strides of cotangents
+    that are not contiguous)], with None for arguments that are not plain tensors, or are too large."""
     found, is_open = [], after is None
 
     def act(key, _):
@@ -67,9 +68,9 @@ def _between(runs, watch, after, before):
             "torch.distributed.nn.")
         if is_open and not is_torchs:
             copies = _copies(args) if len(found) < _MOST else None
-            layouts = set()
-            found.append((function, f"{function.__name__} in {place()}", copies, layouts))
-            return lambda made: _note_layouts(made, layouts)
+            strides = set()
+            found.append((function, f"{function.__name__} in {place()}", copies, strides))
+            return lambda made: _note_strides(made, strides)
         return None
 
     with watch(act), functions_noted(note):
@@ -77,13 +78,11 @@ def _between(runs, watch, after, before):
     return found
 
 
-def _note_layouts(made, layouts):
-    """Notes which layouts, other than contiguous ones, the cotangents of these results have."""
+def _note_strides(made, strides):
+    """Notes the strides of cotangents of these results if they are not contiguous."""
     def note(g):
-        if any(stride == 0 and n > 1 for stride, n in zip(g.stride(), g.shape)):
-            layouts.add("expanded")
-        elif not g.is_contiguous():
-            layouts.add("transposed")
+        if not g.is_contiguous():
+            strides.add(g.stride())
 
     for x in tree_flatten(made)[0]:
         if isinstance(x, torch.Tensor) and x.requires_grad:
@@ -100,13 +99,13 @@ def _copies(args):
                     if isinstance(x, torch.Tensor) else x, tuple(args))
 
 
-def _told(text, report, may_be_copies, is_in_parts):
+def _told(text, how, report, may_be_copies, is_in_parts):
     """Returns sentences with the formula. They call it wrong only if no objective makes it right,
     as it is not known which one holds here."""
     if report.verdict == "right":
         formulas = [line for lines in report.formulas.values() for line in lines]
         legends = "".join(f" ({legend})" for legend in report.legends)
-        return [f"{text} measured by itself: "
+        return [f"{text} measured by itself{how}: "
                 + (", ".join(formulas) + legends if formulas
                    else "right for the sum of the ranks' losses") + "."]
     lines = []
@@ -114,7 +113,7 @@ def _told(text, report, may_be_copies, is_in_parts):
         found, right = ", ".join(finding.measured), ", ".join(finding.right)
         found += f" ({finding.legend})" if found and finding.legend else ""
         if (report.right_for or is_in_parts) and found:
-            lines.append(f"{text} measured by itself: {found}.")
+            lines.append(f"{text} measured by itself{how}: {found}.")
         elif not report.right_for and not is_in_parts:
             right = "" if may_be_copies else f" in place of {right}"
             lines.append(f"{text} is wrong by itself: {finding.name}"
