@@ -404,7 +404,7 @@ class Check:
         """Returns (Measurement, Backward, rtol), rtol being for the roundings of these dtypes."""
         rtol = self._options.rtol
         if rtol is None:
-            rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
+            rtol = max(_ULPS[max(2, d.itemsize)] * torch.finfo(d).eps for d in used)
         inputs, outputs = self._session.inputs, self._session.outputs
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]

@@ -55,7 +55,7 @@ def _digests(args):
 
 def _between(runs, watch, after, before):
     """Returns [(Function, "Name in layer.py:12", copies of its arguments, strides of cotangents
-    that are not contiguous)], with None for arguments that are not plain tensors, or are too large."""
+    that are not contiguous)], with None for arguments that are large, or no plain tensors."""
     found, is_open = [], after is None
 
     def act(key, _):

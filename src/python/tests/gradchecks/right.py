@@ -600,7 +600,14 @@ def slopes_inside(x, w):
     return right_sum(slope(w, x))
 
 
+def masked(x):
+    """Masks scores with -inf, as attention does."""
+    y = right_sum(x)
+    return y.masked_fill(torch.arange(y.numel()).reshape(y.shape) % 3 == 1, float("-inf"))
+
+
 CASES = [
+    Case("masked with -inf", masked, matrix, words=("right for every cotangent",)),
     Case("encoded positions", encoded, matrix, absent=("kink",),
          words=("right for every cotangent",)),
     Case("torch.func inside", slopes_inside, lambda: (matrix(4, 3), matrix(1, 3)[0])),

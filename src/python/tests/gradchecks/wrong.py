@@ -126,6 +126,10 @@ SUMS = [
            words=("on rank 2 the gradient is 2 times",), ranks=(4,)),
     of_sum("None everywhere", lambda g, x: None, "no-gradient", "x̄_r = 0",
            words=("None on ranks 0, 1, 2, 3",), ranks=(4,)),
+    Case("own cotangent, masked with -inf",
+         lambda x: function(reduced, lambda g, x: g)(x).masked_fill(
+             torch.arange(x.numel()).reshape(x.shape) % 3 == 1, float("-inf")),
+         finding="identity-backward"),
     Case("clips large cotangents", function(reduced, lambda g, x: reduced(g).clamp(-10, 10)),
          finding="other-backward", words=("not linear in the cotangents",)),
     Case("drops small cotangents",
