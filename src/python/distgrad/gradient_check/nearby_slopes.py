@@ -241,13 +241,15 @@ class NearbySlopes:
 
     def _hull(self, b, columns):
         """Returns a Hull, or None if there are too few points to know all ways in which slopes
-        differ."""
+        differ, as where an element with a kink has one slope at all of them."""
         slopes, uncovered = self.slopes[:, b, columns], {c for tie in self._uncovered()
                                                          for c in tie.columns}
         slopes = slopes[slopes.isfinite().all(1)]
         if len(columns) < 2 or len(slopes) < _FEW_POINTS or uncovered & set(columns.tolist()):
             return None
         floor = OTHER * float(slopes.abs().max()) + float(self._floor[b, columns].max())
+        if bool((slopes.amax(0) - slopes.amin(0) <= floor).any()):
+            return None
         point, ways = _span_of(slopes, floor)
         before = _span_of(slopes[:-(len(slopes) // 4)], floor)[1]
         is_settled = len(ways) == len(before) <= len(slopes) - 4

@@ -516,8 +516,11 @@ class Check:
     def _add_claim(self, report, judgement):
         if report.verdict == "right":
             every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
-            self._show("so at these inputs it is right for every cotangent" if every else "so at"
-                       " these inputs it is right for these cotangents, and along these directions")
+            has_kinks = bool(judgement.derivative.kinks().any())
+            but = ", but for what kinks leave open" if has_kinks else ""
+            self._show(f"so at these inputs it is right for every cotangent{but}" if every else
+                       "so at these inputs it is right for these cotangents, and along these"
+                       " directions")
 
     def _report(self, judgements):
         findings, derivative = list(self._races), judgements[0].derivative

@@ -94,13 +94,19 @@ class GradcheckReport:
         if self.formulas and self.disputes:
             lines += ["", "right either way"]
         if self.formulas:
-            lines += [f"  {line}" for formula in self.formulas.values() for line in formula]
+            lines += self._formula_lines()
             lines += [f"    {legend}" for legend in self.legends if legend not in explained]
         rows = [("right for", text) for text in self.right_for]
         rows += self._dispute_rows()
         rows += [("shown", text) for text in self.shown]
         rows += [("note", text) for text in self.notes]
         return "\n".join(lines + ([""] if rows else []) + titled(rows, _WIDTH))
+
+    def _formula_lines(self):
+        """Returns the formulas, with the output if that gives only a part of the gradient."""
+        inputs = [pair.rpartition(", ")[2] for pair in self.formulas]
+        return [f"  {line}" + (f"   from {pair.rpartition(', ')[0]}" if inputs.count(x) > 1 else "")
+                for (pair, lines), x in zip(self.formulas.items(), inputs) for line in lines]
 
     def _dispute_rows(self):
         """Returns rows: what is detached, what follows if that is meant or not, how to say so."""

@@ -607,6 +607,9 @@ def masked(x):
 
 
 CASES = [
+    Case("maximum of all that is gathered, all elements tie", lambda x: right_gather(x).amax(),
+         lambda: torch.ones(3, dtype=torch.float64, requires_grad=True),
+         words=("but for what kinks leave open",)),
     Case("masked with -inf", masked, matrix, words=("right for every cotangent",)),
     Case("encoded positions", encoded, matrix, absent=("kink",),
          words=("right for every cotangent",)),

@@ -126,6 +126,8 @@ SUMS = [
            words=("on rank 2 the gradient is 2 times",), ranks=(4,)),
     of_sum("None everywhere", lambda g, x: None, "no-gradient", "x̄_r = 0",
            words=("None on ranks 0, 1, 2, 3",), ranks=(4,)),
+    of_sum("a billionth of the own cotangent on top", lambda g, x: reduced(g) + 1e-9 * g,
+           "other-backward", "x̄_r = Σ_k ȳ_k + 1e-09 ȳ_r"),
     Case("own cotangent, masked with -inf",
          lambda x: function(reduced, lambda g, x: g)(x).masked_fill(
              torch.arange(x.numel()).reshape(x.shape) % 3 == 1, float("-inf")),
