@@ -123,6 +123,8 @@ def as_fraction(c, error):
     or c); else c, to the digits that are known. The larger the error, the smaller the denominator
     must be, so that c is not near a fraction by accident. It is never 0, as what c is the factor of
     would be, too."""
+    if not math.isfinite(error * (1 + abs(c))):
+        return c
     near = Fraction(c).limit_denominator(_MOST_DENOMINATOR)
     if near and abs(float(near) - c) <= _EXACT * (1 + abs(c)):
         return near

@@ -79,7 +79,7 @@ class Measurement:
         self._groups, self._of_ranks, self._ties, self._eps = groups, of_ranks, ties, eps
         self._count = len(sizes)
         self._depends = torch.tensor(False)
-        self._evaluations, self._masked = 0, None
+        self._evaluations = 0
         self._known_noise = None  # _noise_and_share() keeps its result here.
         self._nearby = None  # _look_nearby() keeps its NearbySlopes here.
 
@@ -110,9 +110,6 @@ class Measurement:
         mixes = _superpositions(step, dyadic=eps > 1e-12)
         values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64),
                                          torch.diag(step), mixes]))
-        # What is masked with -inf stays so, and counts as constant.
-        self._masked = values[0].isinf() & (values == values[0]).all(0)
-        values = values.masked_fill(self._masked, 0.0)
         (base,
          again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
         self._base, size = base, self._size_of(values)
@@ -405,9 +402,7 @@ class Measurement:
 
     def _values(self, moves, perturbation=None):
         self._evaluations += len(moves)
-        values = self._move(moves, perturbation)
-        return values if self._masked is None else values.masked_fill(
-            self._masked & values.isinf(), 0.0)
+        return self._move(moves, perturbation)
 
     def _size_of(self, values):
         """Returns, by output coordinate, the largest value in its tensor."""

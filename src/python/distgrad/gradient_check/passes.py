@@ -16,7 +16,7 @@ from .report import Finding, GradcheckReport
 from .subject import is_part
 
 # Rounding may move a gradient by so many eps of the largest, by the bytes of an element.
-_ULPS = {8: 4096, 4: 512, 2: 8}
+_ULPS = {8: 4096, 4: 512, 2: 8, 1: 1}
 _MOST_ELEMENTS = 256  # At most so many inputs, and outputs, of all ranks are tried one by one.
 _MOST_SECONDS = 30.0  # The first run's time must promise that this takes no longer.
 _BY_TENSOR = 4  # Each tensor has so many random directions if a mistake must be found.
@@ -404,7 +404,7 @@ class Check:
         """Returns (Measurement, Backward, rtol), rtol being for the roundings of these dtypes."""
         rtol = self._options.rtol
         if rtol is None:
-            rtol = max(_ULPS[max(2, d.itemsize)] * torch.finfo(d).eps for d in used)
+            rtol = max(_ULPS[d.itemsize] * torch.finfo(d).eps for d in used)
         inputs, outputs = self._session.inputs, self._session.outputs
         names = [(name, [outputs.ranges[r, name] for r in range(self._session.size)])
                  for name in self._differentiable]

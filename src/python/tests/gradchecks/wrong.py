@@ -128,6 +128,9 @@ SUMS = [
            words=("None on ranks 0, 1, 2, 3",), ranks=(4,)),
     of_sum("a billionth of the own cotangent on top", lambda g, x: reduced(g) + 1e-9 * g,
            "other-backward", "x̄_r = Σ_k ȳ_k + 1e-09 ȳ_r"),
+    Case("own cotangent, sent in float8",
+         function(lambda x: reduced(x.to(torch.float8_e4m3fn).to(x.dtype)), lambda g, x: g),
+         finding="identity-backward"),
     Case("own cotangent, masked with -inf",
          lambda x: function(reduced, lambda g, x: g)(x).masked_fill(
              torch.arange(x.numel()).reshape(x.shape) % 3 == 1, float("-inf")),
