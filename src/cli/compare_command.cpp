@@ -161,6 +161,7 @@ ExitCode compare_command(const Arguments& arguments) {
   if (!options.reports.empty()) {
     const std::string printed =
         options.text.empty() ? text : read_regular_file(options.text, kMostText).text;
+    // The reports name files as the user sees them, and check_step compares in a folder of its own.
     if (!options.from.empty()) std::filesystem::current_path(options.from);
     dumps::ComparisonCases cases =
         dumps::comparison_cases(comparison, options.strict, options.place);

@@ -437,9 +437,8 @@ constexpr std::array<ExplanationRow, 18> kExplanations = {{
     {Explanation::kRight, "right", {}, ""},
     {Explanation::kNoise, "noise", {}, ""},
     {Explanation::kClose, "close", "precision",
-     "A shorter dtype may round so far. `distgrad compare --dtype` allows for that; rtol, there "
-     "and "
-     "of check_step, allows more."},
+     "A shorter dtype may round so far. `distgrad compare --dtype` allows for that; rtol, "
+     "there and of check_step, allows more."},
     {Explanation::kScaled, "scaled", "scaled", ""},
     {Explanation::kSum, "sum", "missing-reduction", ""},
     {Explanation::kOtherSlice, "other-slice", "wrong-slice", ""},

@@ -73,11 +73,10 @@ def check(model, step, options, team):
 
 def _check_alike(team, options):
     """Raises ValueError if the ranks have other options: they would run step() unlike often."""
-    own = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     every = Repeated(team).gather({
-        name: "a function" if callable(value) else repr(value)
-        for name, value in own.items() if name != "optimizer"} | {
-            "optimizer": "none" if options.optimizer is None else "an optimizer"})
+        **{name: "a function" if callable(value) else repr(value)
+           for name, value in vars(options).items() if name != "optimizer"},
+        "optimizer": "none" if options.optimizer is None else "an optimizer"})
     for name, value in every[0].items():
         if others := [rank for rank, row in enumerate(every) if row[name] != value]:
             raise ValueError(f"{name} is {value} on rank 0, and {every[others[0]][name]} on"
@@ -449,12 +448,12 @@ class _Check:
         """Notes wrong parameters that have other values on each rank, and one gradient on all."""
         every = self._runs.gather({name: digest(g) for name, g in gradients.items()
                                    if g is not None and bool(g.any())})
-        wrong, ranks = {name for w in report.wrong for name in w.parameters}, range(len(every))
+        wrong = {name for w in report.wrong for name in w.parameters}
         apart = {}  # {name: ranks that hold a piece of it that no other one has}
         for piece in known:
             if piece.name in wrong and not piece.declared and len(piece.holders) == 1:
                 apart.setdefault(piece.name, []).extend(piece.holders)
-        names = [name for name, holders in apart.items() if len(holders) == len(ranks) > 1
+        names = [name for name, holders in apart.items() if len(holders) == len(every) > 1
                  and len({row.get(name) for row in every}) == 1 and name in every[0]]
         if names:
             self._notes.append(f"{_some(names)}: the values differ from rank to rank, so each is"

@@ -206,7 +206,7 @@ class Outputs:
         had = self._runs.gather((set(self._cotangents), self._in_graph))
         found = [p for p in every if p.key in self._needed or any(p.key in row for row, _ in had)]
         self._ask_all(found)
-        # Of a term of the loss, or of a whole micro-batch, no output may get a cotangent.
+        # No output of a term of the loss, or of a micro-batch, that is lost gets a cotangent.
         departs = departure(found)
         before = every[:every.index(departs[1])] if departs else every
         self._ask_all([p for p in before if p not in found and any(p.key in row for _, row in had)],
@@ -455,12 +455,10 @@ class Outputs:
                              if _same(x, f, slack)), (None, None))
         if base is None and self._precision.is_whole and first:
             base = usual[-1]
+        is_exact = self._precision.is_fine and factor is not None
         for place in places:
             if place.ratios:
-                if self._precision.is_fine and factor is not None:
-                    place.judge(factor, slack, True)
-                else:
-                    place.judge(base, slack)
+                place.judge(factor if is_exact else base, slack, is_exact)
         ways = {p.state for p in places if p.is_copied()} & {"right", "shares"}
         for place in places:  # Of copies each may be to have the whole cotangent, or a share.
             is_one = all(_same(ratio[0], ratio[1], slack) for ratio in place.known())
