@@ -73,7 +73,7 @@ class Planner {
     if (!part.is_python() || is_one || part.is_reference() || part.is_in_place())
       return add_whole(part.text, kinds);
     const SubjectFunctions found =
-        functions_of(part, kinds, interpreters_.find(options_.python), while_importing_);
+        functions_of(part, kinds, interpreters_.find_for_ranks(options_.python), while_importing_);
     if (found.is_built_in) return add_whole(part.text, kinds);
     for (const SubjectFunction& f : found.functions) {
       if (!kinds.empty() && std::find(kinds.begin(), kinds.end(), f.kind) == kinds.end()) continue;

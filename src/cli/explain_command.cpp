@@ -109,7 +109,6 @@ ExitCode explain_command(const Arguments& arguments) {
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   RunOptions options = std::get<RunOptions>(parsed);
   Host host(options.share_gpu);
-  host.answer_for_interpreters(options.overrides);
   host.answer_for_accelerators(options.overrides);
   const Interrupts interrupts;
   const Loaded loaded = load_cases(options.paths, options.overrides);

@@ -10,12 +10,6 @@ Host::Host(bool share_gpu) : accelerators_(share_gpu) {
   if (share_gpu) ::setenv(kShareGpuVariable, "1", 1);
 }
 
-void Host::answer_for_interpreters(Overrides& overrides) {
-  overrides.torch_of_python = [this](const std::string& python) {
-    return interpreters_.find(python).torch;
-  };
-}
-
 void Host::answer_for_accelerators(Overrides& overrides) {
   overrides.why_unavailable = [this](const Case& which) {
     return accelerators_.why_unavailable(which);

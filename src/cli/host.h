@@ -13,9 +13,7 @@ class Host {
   // `share_gpu` lets several ranks run on one GPU; processes started later see it, too.
   explicit Host(bool share_gpu = false);
 
-  // Makes the overrides ask this host, which must outlive them, for an interpreter's torch.
-  void answer_for_interpreters(Overrides& overrides);
-  // Does the same for what a backend or device lacks here.
+  // Makes the overrides ask this host, which must outlive them, what a backend or device lacks.
   void answer_for_accelerators(Overrides& overrides);
 
   Interpreters& interpreters() { return interpreters_; }

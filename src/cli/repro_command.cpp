@@ -213,7 +213,6 @@ ExitCode repro_command(const Arguments& arguments) {
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   ReproOptions options = std::get<ReproOptions>(parsed);
   Host host;
-  host.answer_for_interpreters(options.run.overrides);
   const Interrupts interrupts;
   Loaded loaded = load_cases(options.run.paths, options.run.overrides);
   report_invalid(loaded.invalid);

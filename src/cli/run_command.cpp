@@ -204,7 +204,6 @@ ExitCode run_command(const Arguments& arguments) {
   if (const auto* done = std::get_if<ExitCode>(&parsed)) return *done;
   RunOptions options = std::get<RunOptions>(parsed);
   Host host(options.share_gpu);
-  host.answer_for_interpreters(options.overrides);
   if (!options.simulate)  // --simulate starts no ranks
     host.answer_for_accelerators(options.overrides);
 

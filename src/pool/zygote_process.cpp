@@ -15,6 +15,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/memory_file.h"
+#include "base/version.h"
+#include "pool/installation.h"
 #include "pool/rank_sight.h"
 
 namespace distgrad {
@@ -33,6 +35,8 @@ constexpr const char* kMallocTunables = "glibc.malloc.hugetlb=1:glibc.malloc.tca
 
 std::vector<std::pair<std::string, std::string>> environment() {
   auto variables = kEnvironment;
+  variables.emplace_back("DISTGRAD_RANK_LIBRARY", executable_folder() / "libdistgrad_rank.so");
+  variables.emplace_back("DISTGRAD_RANK_TORCH", kTorchVersion);
   if (!std::getenv(kMallocVariable)) variables.emplace_back(kMallocVariable, kMallocTunables);
   return variables;
 }

@@ -80,7 +80,7 @@ class Worker {
         std::fprintf(stderr, "a request cannot be read: %s\n", request.error.c_str());
         return;
       }
-      const WorkReply reply = answer(*request.value);
+      const WorkReply reply = answer(*request.value, *frame);
       const ExpectedValues* expected = request.value->expected.get();
       channel_.queue(encode(reply, expected ? &expected->payload : nullptr));
       const bool failed = reply.error || is_error(reply.what);
@@ -120,10 +120,11 @@ class Worker {
     }
   }
 
-  WorkReply answer(const WorkRequest& request) {
+  WorkReply answer(const WorkRequest& request, const Frame& frame) {
     const auto* run_request = std::get_if<RunRequest>(&request.what);
     if (foreign_case_id_ != 0) wait_for_peers();
-    foreign_case_id_ = run_request && is_foreign_code(run_request->subject) ? request.id : 0;
+    const bool is_foreign = functions_.answer || (run_request && is_foreign_code(run_request->subject));
+    foreign_case_id_ = run_request && is_foreign ? request.id : 0;
     WorkReply reply;
     reply.id = request.id;
     const std::int64_t started = monotonic_ns();
@@ -132,7 +133,9 @@ class Worker {
     slot_.started_ns = started;
     slot_.case_id = request.id;  // last: whoever sees it sees the others
     try {
-      if (const auto* simulate = std::get_if<SimulateRequest>(&request.what))
+      if (functions_.answer)
+        reply = functions_.answer(frame);
+      else if (const auto* simulate = std::get_if<SimulateRequest>(&request.what))
         reply.what = functions_.simulate(*simulate);
       else
         reply.what = run(*run_request, request.expected.get());
@@ -141,7 +144,7 @@ class Worker {
     } catch (...) {
       fail(reply, "something that is no std::exception was thrown");
     }
-    reply.elapsed_ns = monotonic_ns() - started;
+    if (!functions_.answer) reply.elapsed_ns = monotonic_ns() - started;
     reply.output = output_.take();
     if (functions_.take_entered) reply.entered = functions_.take_entered();
     slot_.phase = Phase::kReply;
@@ -219,7 +222,7 @@ static void limit_memory(const WorkerStart& start) {
     limit_memory(given_memory_bytes() / static_cast<std::uint64_t>(std::max(1, start.world_size)));
 }
 
-void be_worker(WorkerStart start, const WorkerFunctions& functions) {
+int run_worker(WorkerStart start, const WorkerFunctions& functions) {
   limit_memory(start);
   signal(SIGINT, SIG_IGN);
   signal(SIGUSR1, SIG_IGN);  // the signal asks ranks in Python for their stack
@@ -229,18 +232,18 @@ void be_worker(WorkerStart start, const WorkerFunctions& functions) {
   wait_for_a_free_core();
   int status = 0;
   try {
-    Worker worker(std::move(start), functions);
-    worker.serve();
-    // Runs no destructors: a Runner's connections may wait for peers, and libtorch's teardown is
-    // slow.
-    std::fflush(nullptr);
-    _exit(0);
+    auto* worker = new Worker(std::move(start), functions);  // leaked: see the declaration
+    worker->serve();
   } catch (const std::exception& e) {
     std::fprintf(stderr, "%s\n", e.what());
     status = 1;
   }
   std::fflush(nullptr);
-  _exit(status);
+  return status;
+}
+
+void be_worker(WorkerStart start, const WorkerFunctions& functions) {
+  _exit(run_worker(std::move(start), functions));
 }
 
 }  // namespace distgrad

@@ -26,6 +26,11 @@ struct WorkerFunctions {
   std::function<Simulation(const SimulateRequest&)> simulate;
   std::function<RunCase(int rank, int world_size, Board*)> make_runner;
   std::function<std::vector<NotedCall>()> take_entered = {};  // calls of the last case; may be null
+  // If set, answers each request in place of simulate and make_runner. Of its reply the worker
+  // changes only `output`.
+  std::function<WorkReply(const Frame&)> answer = {};
+  // If set, forks in place of fork(), as Python has to hear of a fork. Returns -errno if it fails.
+  std::function<int()> fork = {};
 };
 
 // Holds what the zygote hands to a worker.
@@ -40,7 +45,9 @@ struct WorkerStart {
 };
 
 // Turns this process into the worker: sends standard output and error to the file and ignores
-// SIGINT. Ends the process.
+// SIGINT. Returns the exit status. Then call _exit: connections may wait for peers, and libtorch's
+// teardown is slow.
+int run_worker(WorkerStart start, const WorkerFunctions& functions);
 [[noreturn]] void be_worker(WorkerStart start, const WorkerFunctions& functions);
 
 }  // namespace distgrad

@@ -46,14 +46,14 @@ class Zygote {
 
   std::optional<WorkerStart> serve(const WorkerFunctions& functions) {
     say(ZygoteReady{kProtocolVersion, functions.torch, functions.takes_expected});
-    bool driver_is_there = true;
+    bool driver_is_there = control_.flush(Wait::kYes) != Channel::Sent::kClosed;
     while (driver_is_there) {
       std::array<pollfd, 2> fds = {{{control_.fd(), POLLIN, 0}, {signals_.get(), POLLIN, 0}}};
       if (poll(fds.data(), fds.size(), -1) < 0 && errno != EINTR) break;
       if (fds[1].revents && !take_signals()) break;
       if (fds[0].revents)
         driver_is_there = control_.receive(Wait::kNo) != Channel::Received::kClosed;
-      if (auto worker = obey(driver_is_there)) return worker;
+      if (auto worker = obey(driver_is_there, functions)) return worker;
       if (control_.flush(Wait::kYes) == Channel::Sent::kClosed) break;
     }
     kill_all();
@@ -74,7 +74,7 @@ class Zygote {
   }
 
   // Returns, in a new worker only, what it should be.
-  std::optional<WorkerStart> obey(bool& driver_is_there) {
+  std::optional<WorkerStart> obey(bool& driver_is_there, const WorkerFunctions& functions) {
     for (;;) {
       NextFrame next = control_.next();
       if (std::holds_alternative<NoFrameYet>(next)) return std::nullopt;
@@ -87,31 +87,33 @@ class Zygote {
         return std::nullopt;
       }
       if (const auto* fork = std::get_if<ForkWorker>(&*request.value)) {
-        if (auto worker = fork_worker(*fork, std::move(frame->fds))) return worker;
+        if (auto worker = fork_worker(*fork, std::move(frame->fds), functions)) return worker;
       } else if (const auto* kill = std::get_if<KillWorker>(&*request.value)) {
         kill_worker(kill->worker);
       }
     }
   }
 
-  std::optional<WorkerStart> fork_worker(const ForkWorker& request, std::vector<UniqueFd> fds) {
+  std::optional<WorkerStart> fork_worker(const ForkWorker& request, std::vector<UniqueFd> fds,
+                                         const WorkerFunctions& functions) {
     if (fds.size() != 3) {
       say(ForkFailed{request.worker, "a request to fork came without its descriptors"});
       return std::nullopt;
     }
-    const pid_t pid = fork();
+    const pid_t pid = functions.fork ? functions.fork() : fork();
     if (pid < 0) {
-      say(ForkFailed{request.worker, std::string("fork: ") + std::strerror(errno)});
+      const int error = functions.fork ? -pid : errno;
+      say(ForkFailed{request.worker, std::string("fork: ") + std::strerror(error)});
     } else if (pid == 0) {
       become_worker();
-      if (!request.exec.empty()) exec_worker(request, fds);
+      if (!request.exec.empty() && !functions.fork) exec_worker(request, fds);
       return WorkerStart{request.role,
                          request.rank,
                          request.world_size,
                          std::move(fds[0]),
                          std::move(fds[1]),
                          std::move(fds[2]),
-                         {}};
+                         request.exec};
     } else {
       setpgid(pid, pid);  // both sides do it, so that it is done whichever runs first
       workers_[pid] = request.worker;

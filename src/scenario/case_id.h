@@ -23,9 +23,6 @@ struct Overrides {
   std::vector<std::string> devices;
   std::vector<std::string> pythons;  // for subjects in Python
   bool allow_code = false;           // allows code that a file names to run
-  // Returns the version of torch that an interpreter has ("" is the default one), for `when`.
-  // Called if a case runs in Python.
-  std::function<std::string(const std::string& python)> torch_of_python;
   // Returns why a case that wants a GPU, or another backend than Gloo, cannot run here, or "".
   // Called for such cases only.
   std::function<std::string(const Case&)> why_unavailable;

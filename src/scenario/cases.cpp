@@ -135,9 +135,7 @@ Case make_case(Case which, const Overrides& overrides, std::string_view torch_ve
   which.objective_overridden = which.objective != scenario.objective;
   which.world_size_overridden = !has(scenario.world_sizes, which.world_size);
   which.timeout_s = overrides.timeout_s.value_or(scenario.timeout_s);
-  const bool in_python = has_python_ranks(which) && overrides.torch_of_python;
-  which.expected =
-      expectation_of(which, in_python ? overrides.torch_of_python(which.python) : torch_version);
+  which.expected = expectation_of(which, torch_version);
   leave_out_what_does_not_apply(which);
   which.skip_reason = why_impossible(which, overrides);
   which.id = id_of(which, overrides);

@@ -111,6 +111,17 @@ const Interpreter& Interpreters::find(const std::string& asked) {
   return found_.emplace(asked, asked.empty() ? default_interpreter() : named(asked)).first->second;
 }
 
+const Interpreter& Interpreters::find_for_ranks(const std::string& asked) {
+  const auto release = [](std::string_view torch) { return torch.substr(0, torch.find('+')); };
+  const Interpreter& found = find(asked);
+  if (release(found.torch) != release(kTorchVersion))
+    throw UserError(fmt::format(
+        "{} has torch {}, and distgrad was built with torch {}: build it with that Python, or name "
+        "one with torch {} with --python PATH",
+        found.path, found.torch, release(kTorchVersion), release(kTorchVersion)));
+  return found;
+}
+
 std::vector<std::string> python_rank_command(const std::string& interpreter,
                                              const std::string& preload,
                                              const std::vector<std::string>& imports) {

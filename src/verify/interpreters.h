@@ -18,6 +18,9 @@ class Interpreters {
   // else that of the environment that pip installed this executable into, else the one of this
   // build. Each is asked once. Throws UserError if it does not run or has no torch.
   const Interpreter& find(const std::string& asked);
+  // Finds the same for ranks, which load libdistgrad_rank.so. Throws UserError, too, if its torch
+  // is not the one that distgrad was built with.
+  const Interpreter& find_for_ranks(const std::string& asked);
 
  private:
   std::map<std::string, Interpreter> found_;

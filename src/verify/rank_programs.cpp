@@ -83,7 +83,7 @@ RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interprete
     imports_.push_back(call_code.contains(c.python) ? std::vector<std::string>{}
                                                     : places_of(subjects[c.python]));
     commands_.push_back(python_rank_command(
-        interpreters->find(c.python).path, imports_dynamo ? "torch._dynamo" : "", imports_.back()));
+        interpreters->find_for_ranks(c.python).path, imports_dynamo ? "torch._dynamo" : "", imports_.back()));
   }
 }
 

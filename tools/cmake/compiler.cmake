@@ -25,6 +25,9 @@ add_library(distgrad_compile_options INTERFACE)
 target_compile_options(distgrad_compile_options INTERFACE
   $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-expand=200>
   $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=524288>)
+# All code can be part of libdistgrad_rank.so; a precompiled header serves programs, too, only if
+# they are compiled alike.
+target_compile_options(distgrad_compile_options INTERFACE -fPIC -fno-semantic-interposition)
 target_compile_options(distgrad_compile_options INTERFACE
   -Wall -Wextra $<$<NOT:$<BOOL:$<TARGET_PROPERTY:UNITY_BUILD>>>:-Wshadow> -Wnon-virtual-dtor -Woverloaded-virtual -Wcast-align -Wunused -Wformat=2
   -Wimplicit-fallthrough -Wextra-semi

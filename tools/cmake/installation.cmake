@@ -20,7 +20,8 @@ install(FILES "${DISTGRAD_COMPLETION}"
 if(SKBUILD)
   set(package "${SKBUILD_PLATLIB_DIR}/distgrad")
   install(TARGETS distgrad-launcher RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT wheel)
-  install(TARGETS distgrad distgrad-rank RUNTIME DESTINATION "${package}/bin" COMPONENT wheel)
+  install(TARGETS distgrad distgrad-rank distgrad_rank RUNTIME DESTINATION "${package}/bin"
+    LIBRARY DESTINATION "${package}/bin" COMPONENT wheel)
   install(FILES "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gloo-traits.json" DESTINATION "${package}/bin"
     COMPONENT wheel)
   if(TARGET distgrad-nccl)
@@ -33,6 +34,7 @@ if(SKBUILD)
   install(FILES "$<TARGET_FILE:fmt::fmt>" RENAME "$<TARGET_SONAME_FILE_NAME:fmt::fmt>"
     DESTINATION "${package}/bin" COMPONENT wheel)
   set_target_properties(distgrad PROPERTIES INSTALL_RPATH "$ORIGIN")
-  set_target_properties(distgrad-rank PROPERTIES
-    BUILD_RPATH "${DISTGRAD_TORCH_RPATH}" INSTALL_RPATH "${DISTGRAD_WHEEL_RPATH}")
+  set_target_properties(distgrad-rank PROPERTIES INSTALL_RPATH "$ORIGIN;${DISTGRAD_WHEEL_RPATH}")
+  set_target_properties(distgrad_rank PROPERTIES
+    BUILD_RPATH "${DISTGRAD_TORCH_RPATH}" INSTALL_RPATH "$ORIGIN;${DISTGRAD_WHEEL_RPATH}")
 endif()

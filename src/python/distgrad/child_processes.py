@@ -8,6 +8,7 @@ notes that (blame.py).
 
 import datetime
 import faulthandler
+import fcntl
 import os
 import signal
 import sys
@@ -15,7 +16,6 @@ import time
 import traceback
 
 from . import blame
-from .ranks.frames import seal_size
 from .ranks.long_text import cut
 from .ranks.printed import print_into
 from .ranks.process import (adopt_orphans, children, die_with_parent, end_children, kill_group,
@@ -240,7 +240,7 @@ def _output_file():
     """Makes a file that cannot grow. It has its full size from the start, which costs nothing."""
     file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, _OUTPUT_BYTES)
-    seal_size(file)
+    fcntl.fcntl(file, _F_ADD_SEALS, _SEALS)
     return file
 
 

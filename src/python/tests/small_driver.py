@@ -14,7 +14,7 @@ sys.path.insert(0, str(PROGRAM.parents[2]))
 
 import torch  # noqa: E402
 
-from distgrad.ranks.frames import Channel, FrameWriter  # noqa: E402
+from small_frames import Channel, FrameWriter  # noqa: E402
 
 OUTPUT_BYTES = 16 << 20
 
@@ -140,6 +140,7 @@ def placed(value, writer):
     if isinstance(value, torch.Tensor):
         return writer.tensor(value)
     if isinstance(value, dict):
+        value = {"pointer": "", **value} if "text" in value else value
         return {key: placed(v, writer) for key, v in value.items()}
     return [placed(v, writer) for v in value] if isinstance(value, (list, tuple)) else value
 

@@ -3,7 +3,6 @@
 import mmap
 import os
 import signal
-import socket
 import struct
 import time
 import unittest
@@ -11,9 +10,7 @@ from pathlib import Path
 
 import torch
 
-from small_driver import BOARD_BYTES, Driver, DriverTest, memfd, pack
-
-from distgrad.ranks.frames import BadFrame, Channel, FrameWriter
+from small_driver import Driver, DriverTest
 
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 
@@ -44,7 +41,7 @@ class Protocol(DriverTest):
 
     def test_says_what_it_is(self):
         self.assertEqual(self.driver.ready,
-                         {"kind": "ready", "protocol": 1, "torch": torch.__version__})
+                         {"kind": "ready", "protocol": 1, "torch": torch.__version__.partition("+")[0]})
 
     def test_a_case_from_inputs_to_gradients(self):
         replies, board = self.run_team(program(), weights=[1.0, 10.0])
@@ -175,11 +172,6 @@ class Protocol(DriverTest):
         self.assertEqual(ranks[0].reply()[0]["error"]["kind"], "backend")
         self.driver.end(ranks)
 
-    def test_an_unknown_role_is_refused(self):
-        board = memfd(BOARD_BYTES)
-        refused = self.driver.fork(77, 0, 1, board, role="referee").forked
-        self.assertEqual((refused["kind"], refused["worker"]), ("fork_failed", 77))
-
     def test_nothing_is_left_when_the_driver_goes(self):
         driver = Driver()
         ranks, _ = driver.team(2)
@@ -187,61 +179,6 @@ class Protocol(DriverTest):
         for rank in ranks:
             with self.assertRaises(ProcessLookupError):
                 os.kill(rank.forked["pid"], 0)
-
-
-class Frames(unittest.TestCase):
-    def setUp(self):
-        a, b = socket.socketpair()
-        self.sender, self.receiver = a, Channel(b.detach())
-
-    def tearDown(self):
-        self.sender.close()
-        self.receiver.close()
-
-    def test_cut_anywhere(self):
-        writer = FrameWriter()
-        place = writer.tensor(torch.tensor([[1.0, 2.0], [3.0, float("nan")]]).t())
-        data = pack({"kind": "x", "t": place}, (), writer)
-        for byte in data + data:
-            self.sender.sendall(bytes([byte]))
-            self.receiver.receive(wait=True)
-        for _ in range(2):
-            frame = self.receiver.next()
-            self.assertEqual(str(frame.tensor(frame.header["t"]).tolist()),
-                             "[[1.0, 3.0], [2.0, nan]]")
-        self.assertIsNone(self.receiver.next())
-
-    def test_looking_does_not_wait(self):
-        """Else a rank waits for its next request with replies that it has not sent."""
-        signal.alarm(20)
-        self.assertIs(self.receiver.receive(wait=False), False)
-        self.sender.close()
-        self.assertIsNone(self.receiver.receive(wait=False))
-        signal.alarm(0)
-
-    def test_descriptors_are_not_inherited(self):
-        socket.send_fds(self.sender, [pack({"kind": "x"}, [0])], [0])
-        self.receiver.receive(wait=True)
-        (fd,) = self.receiver.next().descriptors
-        self.assertFalse(os.get_inheritable(fd))
-        os.close(fd)
-
-    def test_what_is_none(self):
-        good = pack({"kind": "x"})
-        for bad in (
-            b"DGF2" + good[4:],
-            good[:4] + b"\x02" + good[5:],
-            good[:8] + struct.pack("<I", 1 << 30) + good[12:],
-            good[:12] + struct.pack("<I", 3) + good[16:],
-            good[:16] + struct.pack("<Q", 7) + good[24:],
-            good[:24] + b"[" + good[25:],
-        ):
-            self.tearDown()
-            self.setUp()
-            self.sender.sendall(bad)
-            self.receiver.receive(wait=True)
-            with self.subTest(bad), self.assertRaises(BadFrame):
-                self.receiver.next()
 
 
 if __name__ == "__main__":

@@ -71,10 +71,12 @@ struct Code {
   at::ScalarType dtype;
   InstructionList instructions;
 
-  at::Tensor evaluate(std::vector<IValue> values, const Replaced& replaced = {}) const {
+  NumberResult numbers;
+
+  IValue value(std::vector<IValue> values, const Replaced& replaced = {}) const {
     const EvaluationScope scope(dtype);
     IValue result = run_instructions(instructions, std::move(values), replaced);
-    if (result.isTensor()) return std::move(result).toTensor();
+    if (result.isTensor() || numbers == NumberResult::kKeep) return result;
     // lift_fresh tells the dispatcher of a constant, as torch.tensor does.
     return at::lift_fresh(at::scalar_tensor(result.toScalar(), at::TensorOptions().dtype(dtype)));
   }
@@ -104,7 +106,7 @@ class Compiled : public CompiledExpression {
 
   const std::vector<std::string>& names() const override { return names_; }
 
-  at::Tensor evaluate(std::vector<IValue> values) const override {
+  IValue value(std::vector<IValue> values) const override {
     TORCH_CHECK(values.size() == names_.size(), "expression ", text_, " takes ", names_.size(),
                 " values, not ", values.size());
     std::vector<IValue> taken;
@@ -112,11 +114,11 @@ class Compiled : public CompiledExpression {
     for (const std::ptrdiff_t place : places_)
       taken.push_back(values[static_cast<std::size_t>(place)]);
     try {
-      return shared_.code->evaluate(taken, shared_.numbers);
+      return shared_.code->value(taken, shared_.numbers);
     } catch (const ExpressionError&) {
     }
     try {
-      return own_()->evaluate(std::move(taken));
+      return own_()->value(std::move(taken));
     } catch (const ExpressionError& error) {
       throw invalid(text_, error);
     }
@@ -150,9 +152,10 @@ std::shared_ptr<const Code> compile(const std::string& text, const Syntax& tree,
   const EmittedGraph graph = emit_graph(tree, text, inputs, all_names);
   const TypePtr& type = graph.result->type();
   const bool accepted = type->kind() == c10::TypeKind::TensorType ||
+                        numbers == NumberResult::kKeep ||
                         (numbers == NumberResult::kAccept && is_number(type));
   if (!accepted) refuse_result(type, tree.place);
-  return std::make_shared<Code>(Code{scalar_type(dtype), lower(graph)});
+  return std::make_shared<Code>(Code{scalar_type(dtype), lower(graph), numbers});
 }
 
 std::vector<std::string> used_of(const std::vector<std::string>& free, const Scope& scope) {
@@ -166,7 +169,7 @@ std::vector<std::string> used_of(const std::vector<std::string>& free, const Sco
 std::string types_key(const std::vector<std::string>& used, const Scope& scope, DType dtype,
                       NumberResult numbers) {
   std::string key{static_cast<char>('0' + static_cast<int>(dtype)),
-                  numbers == NumberResult::kAccept ? 'n' : 't'};
+                  static_cast<char>('0' + static_cast<int>(numbers))};
   for (const std::string& name : used)
     key += name + static_cast<char>('0' + static_cast<int>(scope.at(name)));
   return key;
@@ -303,7 +306,7 @@ std::shared_ptr<const CompiledExpression> compiled(const std::string& text, cons
   for (const std::string& name : taken)
     key += static_cast<char>('0' + static_cast<int>(scope.at(name)));
   key += static_cast<char>('0' + static_cast<int>(dtype));
-  key += numbers == NumberResult::kAccept ? 'n' : 't';
+  key += static_cast<char>('0' + static_cast<int>(numbers));
   const KnownCode* known = is_shared ? known_codes().find(key) : nullptr;
   SharedCode code;
   if (known) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/dtype.h"
@@ -34,18 +35,22 @@ using Scope = std::map<std::string, NameType>;  // the names an expression may u
 class CompiledExpression {
  public:
   virtual ~CompiledExpression() = default;
-  // Has the scope's names that the text uses, in the order in which evaluate() takes their values.
+  // Has the scope's names that the text uses, in the order in which value() takes their values.
   virtual const std::vector<std::string>& names() const = 0;
-  // Returns the value, always a tensor. Runs ordinary eager ATen operators, which autograd records.
-  // Throws InvalidExpression with torch's message, in one line, if an operator refuses its
-  // arguments (shapes).
-  virtual at::Tensor evaluate(std::vector<c10::IValue> values) const = 0;
+  // Runs ordinary eager ATen operators, which autograd records. Throws InvalidExpression with
+  // torch's message, in one line, if an operator refuses its arguments (shapes).
+  virtual c10::IValue value(std::vector<c10::IValue> values) const = 0;
+  // Returns the value as a tensor. Not for an expression compiled with NumberResult::kKeep.
+  at::Tensor evaluate(std::vector<c10::IValue> values) const {
+    return value(std::move(values)).toTensor();
+  }
 };
 
 enum class NumberResult {
   kRefuse,  // a number is not a tensor: InvalidExpression with a hint
   kAccept,  // a number becomes a scalar tensor of the dtype (inputs' `expr`, the file's `truth`,
             // shape entries)
+  kKeep,    // the value may be anything: a tensor, a number, a list (arguments of a `call`)
 };
 
 // Compiles once per (text, types of the names used, dtype) and process, as long as the text is

@@ -5,6 +5,8 @@
 #include <c10/util/Exception.h>
 
 #include <string>
+#include <string_view>
+#include <typeinfo>
 
 #include "rank/expression/error_text.h"
 #include "rank/expression/evaluation_scope.h"
@@ -15,6 +17,12 @@ namespace distgrad {
 namespace {
 
 using c10::IValue;
+
+// Python code that watches operators may raise: torch.utils.checkpoint does, once it has what it
+// needs. The class is one of torch's that only Python's headers declare.
+bool is_of_python(const std::exception& error) {
+  return std::string_view(typeid(error).name()) == "12python_error";
+}
 
 class Run {
  public:
@@ -54,6 +62,7 @@ class Run {
     } catch (const ExpressionError&) {
       throw;
     } catch (const std::exception& error) {
+      if (is_of_python(error)) throw;
       throw ExpressionError(error_text(error), instruction.place);
     }
     for (int i = 0; i < instruction.outputs; ++i) {

@@ -380,8 +380,7 @@ def _made(maker, rank, world_size):
 def _evaluated(options, rank, world_size, device):
     import torch
 
-    from ..ranks.language import InvalidExpression
-    from .input_expressions import split_name, value_of
+    from .input_expressions import InvalidExpression, split_name, value_of
     from .nested import exchanged
 
     positional, named = [], {}

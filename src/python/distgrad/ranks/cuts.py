@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from . import language
 from .hooks import leaving_out
 from .places import place
 from .rounding import without_dynamo
@@ -29,6 +30,8 @@ _DIFFERS = 1e-3  # relative to the change; less is curvature
 _TENSOR = torch.Tensor
 _DETACHES = {_TENSOR.detach: "detach()", _TENSOR.data.__get__: ".data"}
 _NUMBERS = {_TENSOR.item: ".item()", _TENSOR.__float__: "float()", _TENSOR.tolist: ".tolist()"}
+_IN_EXPRESSIONS = {torch.ops.aten.detach.default: "detach()",
+                   torch.ops.aten._local_scalar_dense.default: ".item()"}
 # Maps collectives whose operands are not their results to the operands' argument.
 _OPERANDS = {"allgather_": 1, "_allgather_base_": 1, "allgather_into_tensor_coalesced_": 1,
              "allgather_coalesced_": 1, "reduce_scatter_": 1, "_reduce_scatter_base_": 1,
@@ -135,6 +138,11 @@ class Cuts:
             if type(x) is _TENSOR and x.is_floating_point() and not any(x is y for y in args):
                 flat[i] = self._tensor("no_grad", x)
         return tree_unflatten(flat, spec)
+
+    def in_expression(self, what, result):
+        if isinstance(result, _TENSOR):
+            return self._tensor(what, result, alias=True)
+        return self._number(what, result)
 
     def exchange(self, name, args):
         """Counts a collective and returns its arguments. Under no_grad, holds their values."""
@@ -274,7 +282,11 @@ class _Exchanges(TorchDispatchMode):
             args = self._cuts.exchange(func._schema.name.partition("::")[2], args)
         elif func.namespace == "_c10d_functional":
             self._cuts.exchanges += 1
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        # An expression runs below torch's functions, which _Functions watches.
+        if language.is_evaluating and func in _IN_EXPRESSIONS and args[0].requires_grad:
+            return self._cuts.in_expression(_IN_EXPRESSIONS[func], result)
+        return result
 
     without_dynamo(__torch_dispatch__)
 

@@ -3,11 +3,16 @@ collectives as calls."""
 
 import functools
 
+import torch
+
 from ..words import read_number
 from .call import Call
 from .collectives import TRAITS
 from .language import Expression, InvalidExpression, inner_of_gradient_norm
 from .values import rank_names
+
+
+_SOME_TENSOR = torch.empty(0)
 
 
 class InvalidAt(InvalidExpression):
@@ -23,10 +28,10 @@ class Plan:
     every rank. Raises InvalidAt."""
 
     def __init__(self, program):
-        known = set(rank_names(program, 0))
+        known = rank_names(program, 0)
         on_gradient = set()
         for item in program["inputs"]:
-            known.add(item["name"])
+            known[item["name"]] = _SOME_TENSOR
             if item.get("requires_grad", True):
                 on_gradient.add(item["name"])
         self.steps = []  # per step a tuple of expressions: an operand's, or the arguments'
@@ -34,12 +39,12 @@ class Plan:
         self.arguments_on_gradient = []
         self.has_code = any("call" in step for step in program["steps"])
         for step in program["steps"]:
-            expressions = tuple(_compiled_at(e, frozenset(known)) for e in _expressions_of(step))
+            expressions = tuple(_compiled_at(e, known) for e in _expressions_of(step))
             self.steps.append(expressions)
             self.arguments_on_gradient.append(
                 [not on_gradient.isdisjoint(e.names) for e in expressions])
             self.depends_on_gradient.append(any(self.arguments_on_gradient[-1]))
-            known.add(step["name"])
+            known[step["name"]] = _SOME_TENSOR
             if self.depends_on_gradient[-1]:
                 on_gradient.add(step["name"])
         inner = inner_of_gradient_norm(program["loss"]["text"])
@@ -48,7 +53,7 @@ class Plan:
             raise InvalidAt(program["loss"]["pointer"],
                             "a program that calls code has no squared_gradient_norm")
         loss = program["loss"] if inner is None else {**program["loss"], "text": inner}
-        self.loss = _compiled_at(loss, frozenset(known))
+        self.loss = _compiled_at(loss, known)
         self.reaches_loss = self._trace_back(program["steps"])
 
     def _trace_back(self, steps):
@@ -69,14 +74,14 @@ def _expressions_of(step):
 
 def _compiled_at(expression, known):
     try:
-        return _compiled(expression["text"], known)
+        return _compiled(expression["text"], frozenset(known.items()))
     except InvalidExpression as error:
         raise InvalidAt(expression["pointer"], str(error)) from None
 
 
 @functools.lru_cache(maxsize=4096)
 def _compiled(text, known):
-    return Expression(text, known)
+    return Expression(text, dict(known))
 
 
 def call_of(step, groups):

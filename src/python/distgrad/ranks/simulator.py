@@ -246,8 +246,8 @@ class _Simulation:
                                              if other.local else other.values[0]).detach()
         expression = truth["expr"]
         try:
-            return Expression(expression["text"],
-                              frozenset(names)).evaluate(names, torch.float64, accept_number=True)
+            return Expression(expression["text"], names).evaluate(names, torch.float64,
+                                                                  accept_number=True)
         except InvalidExpression as error:
             raise InvalidAt(expression["pointer"], str(error)) from None
 
@@ -281,7 +281,7 @@ class _Simulation:
 
     def _evaluated_alone(self, expression, scope):
         try:
-            return Expression(expression["text"], frozenset(scope)).evaluate(scope, torch.float64)
+            return Expression(expression["text"], scope).evaluate(scope, torch.float64)
         except InvalidExpression as error:
             raise InvalidAt(expression["pointer"], str(error)) from None
 

@@ -1,5 +1,4 @@
-"""Reads and writes frames, the unit of docs/protocol.md: a JSON header, float64 tensor data, and
-descriptors that travel with it."""
+"""Frames of docs/protocol.md for the small driver."""
 
 import ctypes
 import fcntl
@@ -106,11 +105,6 @@ def _sealed_file(tensors):
             left = left[os.write(fd, left) :]
     fcntl.fcntl(fd, _F_ADD_SEALS, _SEALS)
     return fd
-
-
-def seal_size(fd):
-    """Seals the file's size."""
-    fcntl.fcntl(fd, _F_ADD_SEALS, _SIZE_SEALS)
 
 
 class Channel:
