@@ -80,8 +80,12 @@ int distgrad_rank_zygote(int control, int (*fork)(), DistgradStart* start) {
   std::optional<distgrad::WorkerStart> worker =
       distgrad::serve_zygote(distgrad::UniqueFd(control), functions);
   if (!worker) return 0;
-  *start = {worker->role == distgrad::WorkerRole::kSimulator, worker->rank, worker->world_size,
-            worker->socket.release(), worker->board.release(), worker->output.release(),
+  *start = {worker->role == distgrad::WorkerRole::kSimulator,
+            worker->rank,
+            worker->world_size,
+            worker->socket.release(),
+            worker->board.release(),
+            worker->output.release(),
             !worker->transport.empty()};
   return 1;
 }
@@ -98,11 +102,11 @@ int distgrad_rank_work(const DistgradStart* start, void (*begin)(), DistgradAnsw
   functions.start = begin;
   functions.answer = [answer](const distgrad::Frame& frame) { return answered(answer, frame); };
   using distgrad::UniqueFd, distgrad::WorkerRole;
-  return distgrad::run_worker({start->is_simulator ? WorkerRole::kSimulator : WorkerRole::kRank,
-                               start->rank, start->world_size, UniqueFd(start->socket),
-                               UniqueFd(start->board), UniqueFd(start->output),
-                               start->uses_gpu ? "a GPU" : ""},
-                              functions);
+  return distgrad::run_worker(
+      {start->is_simulator ? WorkerRole::kSimulator : WorkerRole::kRank, start->rank,
+       start->world_size, UniqueFd(start->socket), UniqueFd(start->board), UniqueFd(start->output),
+       start->uses_gpu ? "a GPU" : ""},
+      functions);
 }
 
 int distgrad_rank_main(int argc, char** argv) {

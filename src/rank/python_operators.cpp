@@ -94,9 +94,9 @@ void evaluate(const c10::OperatorHandle&, Stack* stack) {
   for (std::size_t i = 0; i < names.size(); ++i) scope.emplace(names[i], type_of(values[i]));
   const ConstructorDevice there(given[5].toTensor().device());
   stack->push_back(told([&] {
-    const auto code = compile_expression(given[0].toStringRef(), scope,
-                                         dtype_of(given[3].toScalarType()),
-                                         static_cast<NumberResult>(given[4].toInt()));
+    const auto code =
+        compile_expression(given[0].toStringRef(), scope, dtype_of(given[3].toScalarType()),
+                           static_cast<NumberResult>(given[4].toInt()));
     std::vector<IValue> taken;
     for (const std::string& name : code->names())
       taken.push_back(values[std::find(names.begin(), names.end(), name) - names.begin()]);
@@ -107,7 +107,7 @@ void evaluate(const c10::OperatorHandle&, Stack* stack) {
 }  // namespace
 
 TORCH_LIBRARY(distgrad_rank, operators) {
-  const auto add = [&]<auto* function>(const char* schema) {
+  const auto add = [&]<auto * function>(const char* schema) {
     operators.def(schema, torch::CppFunction::makeFromBoxedFunction<function>());
   };
   add.operator()<&compile>(kCompile);

@@ -123,7 +123,8 @@ class Worker {
   WorkReply answer(const WorkRequest& request, const Frame& frame) {
     const auto* run_request = std::get_if<RunRequest>(&request.what);
     if (foreign_case_id_ != 0) wait_for_peers();
-    const bool is_foreign = functions_.answer || (run_request && is_foreign_code(run_request->subject));
+    const bool is_foreign =
+        functions_.answer || (run_request && is_foreign_code(run_request->subject));
     foreign_case_id_ = run_request && is_foreign ? request.id : 0;
     WorkReply reply;
     reply.id = request.id;

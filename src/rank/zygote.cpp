@@ -107,12 +107,8 @@ class Zygote {
     } else if (pid == 0) {
       become_worker();
       if (!request.exec.empty() && !functions.fork) exec_worker(request, fds);
-      return WorkerStart{request.role,
-                         request.rank,
-                         request.world_size,
-                         std::move(fds[0]),
-                         std::move(fds[1]),
-                         std::move(fds[2]),
+      return WorkerStart{request.role,      request.rank,      request.world_size,
+                         std::move(fds[0]), std::move(fds[1]), std::move(fds[2]),
                          request.exec};
     } else {
       setpgid(pid, pid);  // both sides do it, so that it is done whichever runs first

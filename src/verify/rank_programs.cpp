@@ -82,8 +82,9 @@ RankPrograms::RankPrograms(std::span<const Case> cases, Interpreters* interprete
     const bool imports_dynamo = std::ranges::any_of(subjects[c.python], makes_torch_import_dynamo);
     imports_.push_back(call_code.contains(c.python) ? std::vector<std::string>{}
                                                     : places_of(subjects[c.python]));
-    commands_.push_back(python_rank_command(
-        interpreters->find_for_ranks(c.python).path, imports_dynamo ? "torch._dynamo" : "", imports_.back()));
+    commands_.push_back(python_rank_command(interpreters->find_for_ranks(c.python).path,
+                                            imports_dynamo ? "torch._dynamo" : "",
+                                            imports_.back()));
   }
 }
 

@@ -24,6 +24,9 @@ from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005
 _STACK_S = 0.3
+# From linux/fcntl.h: the size cannot change any more. Python's fcntl has these names only if its C
+# library had them.
+_F_ADD_SEALS, _SIZE_SEALS = 1033, 0x2 | 0x4
 _OUTPUT_BYTES, _TOLD_BYTES = 64 << 20, 64 << 10  # of all runs of a check
 _STACK_BEGIN = "(most recent call first):"
 _ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -240,7 +243,7 @@ def _output_file():
     """Makes a file that cannot grow. It has its full size from the start, which costs nothing."""
     file = os.memfd_create("output", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, _OUTPUT_BYTES)
-    fcntl.fcntl(file, _F_ADD_SEALS, _SEALS)
+    fcntl.fcntl(file, _F_ADD_SEALS, _SIZE_SEALS)
     return file
 
 

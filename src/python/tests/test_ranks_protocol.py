@@ -41,7 +41,8 @@ class Protocol(DriverTest):
 
     def test_says_what_it_is(self):
         self.assertEqual(self.driver.ready,
-                         {"kind": "ready", "protocol": 1, "torch": torch.__version__.partition("+")[0]})
+                         {"kind": "ready", "protocol": 1,
+                          "torch": torch.__version__.partition("+")[0]})
 
     def test_a_case_from_inputs_to_gradients(self):
         replies, board = self.run_team(program(), weights=[1.0, 10.0])

@@ -1,5 +1,5 @@
-"""Writes to this rank's slot on the board that it shares with the driver. The slot tells, without a
-system call, where the rank is."""
+"""Writes to this rank's slot on the board that it shares with the driver: where the rank is within
+a case. The library writes which case it is."""
 
 import ctypes
 import mmap
@@ -60,7 +60,6 @@ class Board:
         at = 8 + 24 * rank
         self._port = ctypes.c_int32.from_buffer(self._memory, 0)
         self._case_id = ctypes.c_uint64.from_buffer(self._memory, at)
-        self._started_ns = ctypes.c_int64.from_buffer(self._memory, at + 8)
         self._step = ctypes.c_int32.from_buffer(self._memory, at + 16)
         self._phase = ctypes.c_int32.from_buffer(self._memory, at + 20)
         self._calls = None
@@ -75,11 +74,6 @@ class Board:
 
     def set_waits(self, waits):
         self._note.set_waits(waits)
-
-    def all_are_through(self, case_id, world_size):
-        """Returns whether every rank has finished this case or gone on to a later one. A rank that
-        raised an error counts as finished."""
-        return all(self._is_through(case_id, rank) for rank in range(world_size))
 
     def _is_through(self, case_id, rank):
         at = 8 + 24 * rank
@@ -105,12 +99,6 @@ class Board:
                     os.sched_yield()  # there may be more ranks than cores
                 else:
                     time.sleep(_LOOK_S)
-
-    def begin(self, case_id, now_ns):
-        self.enter(-1, IDLE)
-        self.set_waits(False)
-        self._started_ns.value = now_ns
-        self._case_id.value = case_id  # written last, so whoever sees it sees the others
 
     def enter(self, step, phase):
         self._step.value = step

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 
 import torch
 
