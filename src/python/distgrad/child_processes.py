@@ -24,9 +24,7 @@ from .stillness import Stillness, collective_of
 
 _POLL_S = 0.005
 _STACK_S = 0.3
-# From linux/fcntl.h: the size cannot change any more. Python's fcntl has these names only if its C
-# library had them.
-_F_ADD_SEALS, _SIZE_SEALS = 1033, 0x2 | 0x4
+_F_ADD_SEALS, _SIZE_SEALS = 1033, 0x2 | 0x4  # of linux/fcntl.h; Python's may lack them
 _OUTPUT_BYTES, _TOLD_BYTES = 64 << 20, 64 << 10  # of all runs of a check
 _STACK_BEGIN = "(most recent call first):"
 _ENDING = (signal.SIGTERM, signal.SIGINT)

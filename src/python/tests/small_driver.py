@@ -119,7 +119,7 @@ class Reply:
     """The header, its tensors in their places."""
 
     def __init__(self, header, frame):
-        self._header = header
+        self._header = {"output": "", **header}
         self._frame = frame
 
     def __getitem__(self, key):

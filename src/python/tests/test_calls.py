@@ -311,7 +311,7 @@ class Calls(unittest.TestCase):
             "none": (scenario("python:broken.py:none_on_rank_1", "python:joint.py:all_sum"),
                      "broken.py:none_on_rank_1 returned None; a call gives one tensor"),
             "expression": ({**scenario("python:right.py:plain"), "steps": [unknown]},
-                           'the name "ww" is unknown'),
+                           'unknown name "ww"; did you mean "w"?'),
             "vector_loss": (scenario("python:right.py:plain", loss="y * y"),
                             "the loss has 4 elements"),
         }
