@@ -80,7 +80,7 @@ def wheel_installation(folder):
     shutil.copytree(BUILD / "share/distgrad/python/distgrad", site / "distgrad",
                     ignore=shutil.ignore_patterns("__pycache__"))
     (site / "distgrad/bin").mkdir()
-    for name in ("distgrad", "distgrad-rank", "gloo-traits.json"):
+    for name in ("distgrad", "distgrad-rank", "libdistgrad_rank.so", "gloo-traits.json"):
         shutil.copy2(BUILD / "bin" / name, site / "distgrad/bin")
     (folder / "env/bin").mkdir()
     program = shutil.copy2(BUILD / "launcher/distgrad", folder / "env/bin")
