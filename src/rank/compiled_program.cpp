@@ -7,12 +7,12 @@
 
 namespace distgrad {
 
-at::Tensor CompiledText::evaluate(const std::vector<c10::IValue>& values) const {
+c10::IValue CompiledText::value(const std::vector<c10::IValue>& values) const {
   std::vector<c10::IValue> arguments;
   arguments.reserve(slots.size());
   for (const int slot : slots) arguments.push_back(values[slot]);
   try {
-    return code->evaluate(std::move(arguments));
+    return code->value(std::move(arguments));
   } catch (const InvalidExpression& e) {
     throw InvalidAt(source->pointer, e.what(), e.caret());
   }
@@ -66,6 +66,20 @@ at::Tensor evaluate_alone(const Program& program, const Expression& expression, 
   }
 }
 
+at::Tensor scalar_loss(const at::Tensor& loss, const Expression& text, int rank) {
+  if (loss.numel() != 1) {
+    std::string shape;
+    for (const std::int64_t s : loss.sizes())
+      shape += (shape.empty() ? "" : ", ") + std::to_string(s);
+    throw InvalidAt(text.pointer, "the loss has " + std::to_string(loss.numel()) +
+                                      " elements (shape [" + shape + "] on rank " +
+                                      std::to_string(rank) +
+                                      "); it must have one: take .sum() or .mean()");
+  }
+  const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
+  return scalar.scalar_type() == at::kDouble ? scalar : scalar.to(at::kDouble);
+}
+
 std::optional<Expression> inner_of_gradient_norm(const Expression& loss) {
   try {
     const auto inner = inner_of_gradient_norm(loss.text);
@@ -75,7 +89,7 @@ std::optional<Expression> inner_of_gradient_norm(const Expression& loss) {
   }
 }
 
-CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
+CompiledProgram::CompiledProgram(const Program& p, DType dtype, bool may_call_code) : program(p) {
   for (const auto& [name, type] : rank_scope(program)) add(name, type);
   for (const Input& input : program.inputs)
     input_slots.push_back(add(input.name, NameType::kTensor));
@@ -83,13 +97,22 @@ CompiledProgram::CompiledProgram(const Program& p, DType dtype) : program(p) {
     CompiledStep compiled_step;
     compiled_step.step = &step;
     const CollectiveCall* call = step.collective();
-    if (step.code()) throw InvalidAt(step.pointer, "a call of code runs on ranks in Python alone");
-    compiled_step.text = compiled(call ? call->operand : std::get<Expression>(step.what), dtype);
+    if (const CodeCall* code = step.code()) {
+      if (!may_call_code)
+        throw InvalidAt(step.pointer, "a call of code runs on ranks in Python alone");
+      for (const Expression& argument : code->arguments)
+        compiled_step.arguments.push_back(compiled(argument, dtype, NumberResult::kKeep));
+    } else {
+      compiled_step.text = compiled(call ? call->operand : std::get<Expression>(step.what), dtype);
+    }
     if (call && !call->group.empty()) compiled_step.group = program.group_named(call->group);
     compiled_step.slot = add(step.name, NameType::kTensor);
     steps.push_back(std::move(compiled_step));
   }
   if (auto inner = inner_of_gradient_norm(program.loss)) {
+    if (has_code(program.steps))
+      throw InvalidAt(program.loss.pointer,
+                      "a program that calls code has no squared_gradient_norm");
     loss_is_gradient_norm = true;
     inner_loss_ = std::move(*inner);
   }
@@ -102,11 +125,12 @@ int CompiledProgram::add(const std::string& name, NameType type) {
   return slot_of_.emplace(name, slot_count++).first->second;
 }
 
-CompiledText CompiledProgram::compiled(const Expression& expression, DType dtype) const {
+CompiledText CompiledProgram::compiled(const Expression& expression, DType dtype,
+                                       NumberResult numbers) const {
   CompiledText text;
   text.source = &expression;
   try {
-    text.code = compile_expression(expression.text, scope_, dtype);
+    text.code = compile_expression(expression.text, scope_, dtype, numbers);
   } catch (const InvalidExpression& e) {
     throw InvalidAt(expression.pointer, e.what(), e.caret());
   }
@@ -114,24 +138,35 @@ CompiledText CompiledProgram::compiled(const Expression& expression, DType dtype
   return text;
 }
 
+// Returns the slots of all names that the step uses.
+static std::vector<int> slots_of(const CompiledStep& step) {
+  std::vector<int> slots = step.text.slots;
+  for (const CompiledText& argument : step.arguments)
+    slots.insert(slots.end(), argument.slots.begin(), argument.slots.end());
+  return slots;
+}
+
 void CompiledProgram::trace_dependencies() {
   std::vector<bool> on_gradient(slot_count), reaches(slot_count);
   for (std::size_t i = 0; i < program.inputs.size(); ++i)
     on_gradient[input_slots[i]] = program.inputs[i].requires_grad;
+  const auto depends = [&](const std::vector<int>& slots) {
+    return std::ranges::any_of(slots, [&](int slot) { return on_gradient[slot]; });
+  };
   for (CompiledStep& step : steps) {
-    for (const int slot : step.text.slots)
-      step.depends_on_gradient = step.depends_on_gradient || on_gradient[slot];
-    on_gradient[step.slot] = step.depends_on_gradient;
+    for (const CompiledText& argument : step.arguments)
+      step.arguments_on_gradient.push_back(depends(argument.slots));
+    on_gradient[step.slot] = step.depends_on_gradient = depends(slots_of(step));
   }
   for (const int slot : loss.slots) reaches[slot] = true;
   std::vector<bool> wanted = reaches;
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     step->reaches_loss = reaches[step->slot];
     if (!step->reaches_loss) continue;
-    for (const int slot : step->text.slots) reaches[slot] = true;
+    for (const int slot : slots_of(*step)) reaches[slot] = true;
   }
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    std::vector<int> used = step->text.slots;
+    std::vector<int> used = slots_of(*step);
     used.push_back(step->slot);
     for (const int slot : used) {
       if (!wanted[slot]) step->last_used.push_back(slot);

@@ -30,23 +30,28 @@ struct CompiledText {
   std::vector<int> slots;  // of the names that the code uses, in its order
 
   // Takes `values` indexed by slot. Throws InvalidAt.
-  at::Tensor evaluate(const std::vector<c10::IValue>& values) const;
+  at::Tensor evaluate(const std::vector<c10::IValue>& values) const {
+    return value(values).toTensor();
+  }
+  c10::IValue value(const std::vector<c10::IValue>& values) const;
 };
 
 struct CompiledStep {
   const Step* step = nullptr;
   int slot = 0;
-  CompiledText text;                 // the step's expression, or the collective's operand
-  const Group* group = nullptr;      // collectives only; nullptr: the world
-  bool reaches_loss = false;         // the loss depends on it, by name
-  bool depends_on_gradient = false;  // it depends, by name, on an input that requires grad
-  std::vector<int> last_used;        // slots that no later step uses
+  CompiledText text;                        // the step's expression, or the collective's operand
+  std::vector<CompiledText> arguments;      // of a call of code, in place of `text`
+  const Group* group = nullptr;             // collectives only; nullptr: the world
+  bool reaches_loss = false;                // the loss depends on it, by name
+  bool depends_on_gradient = false;         // it depends, by name, on an input that requires grad
+  std::vector<bool> arguments_on_gradient;  // the same, of each argument
+  std::vector<int> last_used;               // slots that no later step uses
 };
 
 struct CompiledProgram {
   // The program must outlive this. Expressions are compiled for `dtype` (the simulator's is
-  // float64). Throws InvalidAt.
-  CompiledProgram(const Program& program, DType dtype);
+  // float64). Throws InvalidAt, also for a call of code unless `may_call_code`.
+  CompiledProgram(const Program& program, DType dtype, bool may_call_code = false);
 
   const Program& program;
   std::vector<int> input_slots;  // of program.inputs
@@ -60,13 +65,17 @@ struct CompiledProgram {
 
  private:
   int add(const std::string& name, NameType type);
-  CompiledText compiled(const Expression& expression, DType dtype) const;
+  CompiledText compiled(const Expression& expression, DType dtype,
+                        NumberResult numbers = NumberResult::kRefuse) const;
   void trace_dependencies();
 
   Scope scope_;
   std::map<std::string, int> slot_of_;
   Expression inner_loss_;  // what `loss` is compiled from if it is not the program's
 };
+
+// Returns a rank's loss as a float64 scalar. Throws InvalidAt if it has not one element.
+at::Tensor scalar_loss(const at::Tensor& loss, const Expression& text, int rank);
 
 // Returns the argument of a loss squared_gradient_norm(...), nullopt for another loss. Throws
 // InvalidAt.

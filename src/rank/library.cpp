@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "base/child_process.h"
+#include "base/memory_file.h"
 #include "base/whole_number.h"
 #include "protocol/messages.h"
 #include "rank/backends/backend_on_rank.h"
 #include "rank/backends/self_test.h"
 #include "rank/noted_calls.h"
 #include "rank/probe.h"
+#include "rank/python_operators.h"
 #include "rank/reused_memory.h"
 #include "rank/runner.h"
 #include "rank/self_test_process.h"
@@ -98,6 +100,9 @@ void distgrad_rank_reply(void* reply, const char* header, size_t bytes, const do
 }
 
 int distgrad_rank_work(const DistgradStart* start, void (*begin)(), DistgradAnswer answer) {
+  static const distgrad::MappedMemory board =
+      distgrad::map_shared(start->board, sizeof(distgrad::Board));
+  distgrad::keep_place_in(&reinterpret_cast<distgrad::Board*>(board.get())->ranks[start->rank]);
   distgrad::WorkerFunctions functions;
   functions.start = begin;
   functions.answer = [answer](const distgrad::Frame& frame) { return answered(answer, frame); };

@@ -1,6 +1,7 @@
 #include "rank/rank_call.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <unordered_set>
@@ -174,6 +175,19 @@ at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also)
   const variable_list left = left_out(loss, also);
   // Only members of a TensorList are taken for inputs.
   return left.empty() ? loss : Anchor::apply(loss, at::TensorList(left));
+}
+
+at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached,
+                                 const std::vector<at::Tensor>& leaves) {
+  at::Tensor norm = at::zeros({}, loss.options().requires_grad(false));
+  const at::Tensor end = anchored(loss, reached);
+  if (!end.requires_grad()) return norm;
+  const auto gradients =
+      torch::autograd::grad({end}, leaves, {at::ones_like(end.detach())}, /*retain_graph=*/true,
+                            /*create_graph=*/true, /*allow_unused=*/true);
+  for (const at::Tensor& g : gradients)
+    if (g.defined()) norm = norm + (g * g).sum();
+  return norm;
 }
 
 }  // namespace distgrad

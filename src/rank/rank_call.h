@@ -65,4 +65,9 @@ void lend_gradient(CallSite& lender, const at::Tensor& output, CallSite& borrowe
 // reaches every collective that some rank's loss depends on, in the same order.
 at::Tensor anchored(const at::Tensor& loss, const std::vector<at::Tensor>& also);
 
+// Returns the squared norm of the gradients of all ranks' losses, through the collectives, with
+// respect to this rank's `leaves`. `reached` are the values that every rank's backward must reach.
+at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached,
+                                 const std::vector<at::Tensor>& leaves);
+
 }  // namespace distgrad

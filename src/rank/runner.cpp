@@ -137,7 +137,7 @@ class Runner::Impl::Case {
       run_step(compiled.steps[i], static_cast<int>(i), reached);
     runner_.enter(static_cast<int>(compiled.steps.size()), Phase::kForward);
     at::Tensor loss = compiled.loss.evaluate(slots_);
-    if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached);
+    if (compiled.loss_is_gradient_norm) loss = squared_gradient_norm(loss, reached, leaves());
     result_.loss = loss.item<double>();
     result_.loss_shape = loss.sizes().vec();
     run_backward(std::move(loss), std::move(reached));
@@ -337,20 +337,10 @@ class Runner::Impl::Case {
     return at::stack(parts);
   }
 
-  // Returns the norm of the gradients of all ranks' losses, through the collectives, with respect
-  // to this rank's inputs.
-  at::Tensor squared_gradient_norm(const at::Tensor& loss, const std::vector<at::Tensor>& reached) {
-    at::Tensor norm = at::zeros({}, loss.options().requires_grad(false));
-    const at::Tensor end = anchored(loss, reached);
-    if (!end.requires_grad()) return norm;
+  std::vector<at::Tensor> leaves() const {
     std::vector<at::Tensor> leaves;
     for (const auto& [input, leaf] : leaves_) leaves.push_back(leaf);
-    const auto gradients =
-        torch::autograd::grad({end}, leaves, {at::ones_like(end.detach())}, /*retain_graph=*/true,
-                              /*create_graph=*/true, /*allow_unused=*/true);
-    for (const at::Tensor& g : gradients)
-      if (g.defined()) norm = norm + (g * g).sum();
-    return norm;
+    return leaves;
   }
 
   void run_backward(at::Tensor loss, std::vector<at::Tensor> reached) {

@@ -173,17 +173,7 @@ class SimulatorRun {
     for (int r = 0; r < program_.world_size; ++r) {
       const at::Tensor loss = compiled_.loss.evaluate(slots_[r]);
       look_at_bounds();
-      if (loss.numel() != 1) {
-        std::string shape;
-        for (const std::int64_t s : loss.sizes())
-          shape += (shape.empty() ? "" : ", ") + std::to_string(s);
-        throw InvalidAt(program_.loss.pointer, "the loss has " + std::to_string(loss.numel()) +
-                                                   " elements (shape [" + shape + "] on rank " +
-                                                   std::to_string(r) +
-                                                   "); it must have one: take .sum() or .mean()");
-      }
-      const at::Tensor scalar = loss.dim() == 0 ? loss : loss.reshape({});
-      losses.push_back(scalar.scalar_type() == at::kDouble ? scalar : scalar.to(at::kDouble));
+      losses.push_back(scalar_loss(loss, program_.loss, r));
     }
     if (compiled_.loss_is_gradient_norm) {
       place("squared_gradient_norm");

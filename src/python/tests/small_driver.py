@@ -14,6 +14,7 @@ sys.path.insert(0, str(PROGRAM.parents[2]))
 
 import torch  # noqa: E402
 
+from distgrad.ranks.messages import Message, MessageWriter  # noqa: E402
 from small_frames import Channel, FrameWriter  # noqa: E402
 
 OUTPUT_BYTES = 16 << 20
@@ -134,6 +135,14 @@ class Reply:
         if isinstance(value, dict):
             return {key: self._read(v) for key, v in value.items()}
         return [self._read(v) for v in value] if isinstance(value, list) else value
+
+
+def message_of(program):
+    """A request for a case of `program`, as a rank gets it."""
+    writer = MessageWriter()
+    header = {"kind": "run", "id": 1, "subject": "", "backend": "gloo", "program": program,
+              "weights": torch.ones(program["world_size"])}
+    return Message(*writer.message(placed(header, writer)))
 
 
 def placed(value, writer):

@@ -14,7 +14,7 @@ SUBJECTS = Path(__file__).resolve().parent / "subjects"
 sys.path.insert(0, str(SUBJECTS))
 
 from distgrad.ranks.call import Call, RankGroup  # noqa: E402
-from distgrad.ranks.built_in import joint  # noqa: E402
+from distgrad.ranks.collectives import MODULES, options_of  # noqa: E402
 
 LOCAL = [{"axis": "", "kind": "local"}]
 PAIRS = [{"name": "tp", "partition": [[0, 2], [3, 1]], "is_mesh_axis": False}]
@@ -82,7 +82,7 @@ def planted_matrix(rule, size, shape=(2, 3), parts=None):
 def right_matrix(call, operands):
     """M*, by autograd through the joint function of all ranks' operands; and the outputs."""
     xs = [x.clone().requires_grad_() for x in operands]
-    ys = joint(call, xs)
+    ys = getattr(MODULES[call.kind], f"simulated_{call.kind}")(xs, **options_of(call))
     cotangents = basis([y.shape for y in ys])
     columns = []
     for k in range(len(cotangents[0])):

@@ -8,7 +8,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from distgrad.ranks.values import value_on  # noqa: E402
+from small_driver import message_of  # noqa: E402
+
+from distgrad.ranks.program import Program  # noqa: E402
 
 MASK = (1 << 64) - 1
 
@@ -41,6 +43,11 @@ def by_the_book(kind, low, high, text, count):
     return values
 
 
+def value_on(program, item, rank):
+    what = {**program, "inputs": [item], "steps": [], "loss": {"text": "x.sum()"}}
+    return Program(message_of(what), None).value_on("x", rank)
+
+
 def program(world_size=1, groups=(), dtype="float64"):
     return {"world_size": world_size, "dtype": dtype, "groups": list(groups)}
 
@@ -57,24 +64,24 @@ class Random(unittest.TestCase):
             for seed in (0, 12345678901234):
                 spec = {"shape": [7, 9], "kind": kind, "low": low, "high": high, "seed": seed}
                 for rank in (0, 3):
-                    got = value_on(program(4), None, item(random=spec), rank)
+                    got = value_on(program(4), item(random=spec), rank)
                     self.assertEqual(got.reshape(-1).tolist(),
                                      by_the_book(kind, low, high, f"{seed}/x/{rank}", 63))
 
     def test_first_values(self):
         spec = {"shape": [8], "kind": "integers", "low": -4, "high": 4, "seed": 0}
-        self.assertEqual(value_on(program(), None, item(random=spec), 0).tolist(),
+        self.assertEqual(value_on(program(), item(random=spec), 0).tolist(),
                          [3, -2, 3, 3, -1, 4, 4, 1])
 
     def test_is_one_tensor_where_the_layout_is_not_local(self):
         spec = {"shape": [4], "kind": "normal", "low": -4, "high": 4, "seed": 7}
-        got = value_on(program(2), None, item([{"axis": "", "kind": "replicate"}], random=spec), 1)
+        got = value_on(program(2), item([{"axis": "", "kind": "replicate"}], random=spec), 1)
         self.assertEqual(got.tolist(), by_the_book("normal", -4, 4, "7/x/", 4))
 
     def test_shape_by_rank_and_no_element(self):
         spec = {"shape": [{"text": "rank"}, 2], "kind": "normal", "low": -4, "high": 4, "seed": 7}
-        self.assertEqual(list(value_on(program(3), None, item(random=spec), 2).shape), [2, 2])
-        self.assertEqual(list(value_on(program(3), None, item(random=spec), 0).shape), [0, 2])
+        self.assertEqual(list(value_on(program(3), item(random=spec), 2).shape), [2, 2])
+        self.assertEqual(list(value_on(program(3), item(random=spec), 0).shape), [0, 2])
 
 
 class Layouts(unittest.TestCase):
@@ -83,7 +90,7 @@ class Layouts(unittest.TestCase):
             for size in (1, 2, 3, 5):
                 layout = [{"axis": "", "kind": "shard", "dim": -1}]
                 value = item(layout, expr={"text": f"torch.arange({length}.0)"})
-                pieces = [value_on(program(size), None, value, r) for r in range(size)]
+                pieces = [value_on(program(size), value, r) for r in range(size)]
                 self.assertEqual(torch.cat(pieces).tolist(), list(range(length)))
                 each = -(-length // size)
                 self.assertEqual([len(p) for p in pieces],
@@ -97,22 +104,15 @@ class Layouts(unittest.TestCase):
         layout = [{"axis": "dp", "kind": "shard", "dim": 0},
                   {"axis": "tp", "kind": "shard", "dim": 0}]
         value = item(layout, expr={"text": "torch.arange(7.0)"})
-        pieces = [value_on(program(6, mesh), None, value, r).tolist() for r in range(6)]
+        pieces = [value_on(program(6, mesh), value, r).tolist() for r in range(6)]
         self.assertEqual(pieces, [[0, 1], [2, 3], [], [4], [5], [6]])
 
     def test_a_rank_changes_nobody_elses_copy(self):
-        frame = _Frame(torch.zeros(3, dtype=torch.float64))
-        value = item([{"axis": "", "kind": "replicate"}], value={})
-        value_on(program(2), frame, value, 0).add_(1)
-        self.assertEqual(value_on(program(2), frame, value, 1).tolist(), [0, 0, 0])
-
-
-class _Frame:
-    def __init__(self, value):
-        self._value = value
-
-    def tensor(self, _):
-        return self._value
+        value = item([{"axis": "", "kind": "replicate"}], value=torch.zeros(3))
+        run = Program(message_of({**program(2), "inputs": [value], "steps": [],
+                                  "loss": {"text": "x.sum()"}}), None)
+        run.value_on("x", 0).add_(1)
+        self.assertEqual(run.value_on("x", 1).tolist(), [0, 0, 0])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""Runs the two built-in subjects, which others are compared with, and the truth.
+"""Runs the two built-in subjects, which others are compared with.
 
 `reference` is right: its forward is the definition and its backward the exact adjoint. `in_place`
-is a plain torch.distributed call, whatever that does to autograd. `joint` is the collective on all
-ranks of a group at once.
+is a plain torch.distributed call, whatever that does to autograd.
 """
 
 import torch
@@ -25,11 +24,6 @@ def in_place(call, x):
     if TRAITS[call.kind].has_async:
         options["async_op"] = call.is_async
     return _function("plain_", call, "")(x, call.group.process_group, **options)
-
-
-def joint(call, operands):
-    """Returns the results, by rank of the group. Does not use `call.group.process_group`."""
-    return _function("simulated_", call, "")(operands, **options_of(call))
 
 
 def _function(before, call, after):

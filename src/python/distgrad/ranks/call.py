@@ -4,6 +4,9 @@ that makes it."""
 from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
+from ..words import read_number
+from .collectives.traits import TRAITS
+
 
 @dataclass(frozen=True)
 class RankGroup:
@@ -55,3 +58,30 @@ class NeedsFreshRank(Exception):
 class SubjectError(Exception):
     """The subject cannot be loaded or called, whatever the scenario. It is a user's error and is
     reported in this text."""
+
+
+def call_of(step, groups):
+    """Returns the step's Call, or None for a step that is no collective."""
+    spec = step.get("collective")
+    if spec is None:
+        return None
+    kind = spec["kind"]
+    options = TRAITS[kind].options
+    op = spec["op"] if "op" in options else "sum"
+    without_dim = None if TRAITS[kind].shape == "joined" else 0
+    dim = spec.get("dim", without_dim) if "dim" in options else None
+    return Call(
+        kind=kind,
+        step=step["name"],
+        op=op,
+        factor=read_number(spec["factor"]) if op == "premul_sum" else None,
+        root=spec["root"] if "root" in options else 0,
+        dim=dim,
+        splits=_rows(spec.get("splits")) if "splits" in options and spec.get("splits") else None,
+        pairs=_rows(spec.get("pairs", ())) if "pairs" in options else None,
+        group=groups[spec["group"]],
+    )
+
+
+def _rows(lists):
+    return tuple(map(tuple, lists))

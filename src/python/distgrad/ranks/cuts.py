@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import language
+from . import evaluating
 from .hooks import leaving_out
 from .places import place
 from .rounding import without_dynamo
@@ -284,7 +284,7 @@ class _Exchanges(TorchDispatchMode):
             self._cuts.exchanges += 1
         result = func(*args, **kwargs)
         # An expression runs below torch's functions, which _Functions watches.
-        if language.is_evaluating and func in _IN_EXPRESSIONS and args[0].requires_grad:
+        if evaluating.is_on and func in _IN_EXPRESSIONS and args[0].requires_grad:
             return self._cuts.in_expression(_IN_EXPRESSIONS[func], result)
         return result
 

@@ -17,10 +17,9 @@ from . import hooks
 from .collectives.exchange import gathered, gathered_shapes, gathered_uneven, summed
 from .cuts import Cuts
 from .narrowing import Narrowing
-from .plan import InvalidAt
+from .program import InvalidAt, is_local
 from .rounding import RUNS, Rounding, Spread, bound_of, roundoff, unmoved
 from .slopes import LARGE_STEPS, STEPS, Slope, weighted
-from .values import held_of, is_local, leaf_of
 
 _OF_OWN = 1e-6  # of the largest element: the error allowed to the ranks' own gradients
 _SEEN = 1e-8  # of the largest element: the error of differences along a direction
@@ -42,7 +41,8 @@ def measure(case, rows):
     try:
         measured = _Measurement(case, rows).run()
     except InvalidAt as error:
-        measured = {"invalid": {"pointer": error.pointer, "message": str(error), "caret": ""}}
+        measured = {"invalid": {"pointer": error.pointer, "message": str(error),
+                                "caret": error.caret}}
     case.result["gradients"] = [None] * len(case.leaves)
     case.result["steps"] = [case.writer.tensor(value) for value in case.reported]
     if case.rank == 0:
@@ -63,9 +63,9 @@ class _Measurement:
         self._case = case
         self._rows = torch.tensor(rows, dtype=torch.float64)
         self._world = case.groups[""]
-        self._items = [item for item in case.program["inputs"] if item.get("requires_grad", True)]
-        self._leaves = {item["name"]: case.value_of(item, leaf_of).detach().to(torch.float64)
-                        for item in case.program["inputs"]}
+        self._items = [item for item in case.what["inputs"] if item.get("requires_grad", True)]
+        self._leaves = {item["name"]: case.program.leaf(item["name"], case.rank).to(torch.float64)
+                        for item in case.what["inputs"]}
         # Maps an input's name to its parts' absolute values.
         self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
                                       for x in gathered_uneven(self._leaves[item["name"]])]
@@ -73,7 +73,7 @@ class _Measurement:
         self._loss_is_checked = False
         self._move = None  # maps an input's name to what is added to this rank's leaf
         self._narrowing = Narrowing()
-        self._dtype = case.program["dtype"]  # whose roundings the ranks' own results have
+        self._dtype = case.what["dtype"]  # whose roundings the ranks' own results have
         self._in_wide = contextlib.nullcontext  # makes the context of every run
         self._noise = None  # of the losses, by rank, if casts that are not left out add it
 
@@ -254,7 +254,7 @@ class _Measurement:
         order of the elements."""
         rows = []
         for row in self._rows.tolist():
-            self._case.make_leaves(self._value)
+            self._case.make_leaves(self._held())
             with self._in_wide():
                 loss, reached = self._case.forward()
                 self._case.backward(loss, reached, row[self._case.rank])
@@ -268,7 +268,7 @@ class _Measurement:
     def _losses(self, watched=contextlib.nullcontext):
         """Returns the losses by rank, the same on every rank. `watched` makes the context of the
         forward."""
-        self._case.make_leaves(self._value)
+        self._case.make_leaves(self._held())
         with self._in_wide(), watched():
             loss, _ = self._case.forward()
         if not self._loss_is_checked:
@@ -278,18 +278,20 @@ class _Measurement:
     def _check_shape_of(self, loss):
         for rank, shape in enumerate(gathered_shapes(loss)):
             if torch.Size(shape).numel() != 1:
-                raise InvalidAt(self._case.program["loss"]["pointer"],
+                raise InvalidAt(self._case.what["loss"]["pointer"],
                                 f"the loss has {torch.Size(shape).numel()} elements (shape"
                                 f" {list(shape)} on rank {rank}); it must have one: take .sum() or"
                                 " .mean()")
         self._loss_is_checked = True
 
-    def _value(self, item):
-        leaf = self._leaves[item["name"]].clone()
-        if self._move and item["name"] in self._move:
-            leaf += self._move[item["name"]]
-        held = held_of(self._case.program, item, leaf, self._case.rank)
-        return held.detach().clone(memory_format=torch.contiguous_format)
+    def _held(self):
+        """Returns what this rank holds of every input, some moved."""
+        values = []
+        for name, leaf in self._leaves.items():
+            moved = leaf + self._move[name] if self._move and name in self._move else leaf
+            values.append(self._case.program.held(name, moved, self._case.rank)
+                          .clone(memory_format=torch.contiguous_format))
+        return values
 
     def _moved(self, item, part, element, by, watched):
         if not is_local(item) or part == self._case.rank:
@@ -341,7 +343,7 @@ class _Measurement:
         undecided = whys + [(elements[i],
                              "a rounding before it decides its gradient: a branch, a tie or a"
                              " cancellation") for i in decided.nonzero().flatten().tolist()]
-        names = [s["name"] for s in case.program["steps"] if "expr" not in s]
+        names = [s["name"] for s in case.what["steps"] if "expr" not in s]
         return {
             "losses": writer.tensor(losses),
             "loss_bounds": writer.tensor(loss_bounds),
@@ -450,7 +452,7 @@ class _Measurement:
             apart = self._on_leaves([torch.where(x.isfinite() & y.isfinite(), (x - y).abs(),
                                                  torch.zeros_like(x)) for x, y in zip(here, plain)])
             gradient_spread = torch.maximum(gradient_spread, apart)
-        roundings = unmoved(self._case.program)
+        roundings = unmoved(self._case.what)
         sizes = [sum(torch.Size(shape).numel() for shape in self._parts(item))
                  for item in self._items] or [0]
         bounds, decided = map(torch.cat, zip(*(
@@ -467,7 +469,7 @@ class _Measurement:
         """Returns the ranks' own gradients (zeros where missing), losses and steps of a run under
         `mode`, which adds roundings."""
         case = self._case
-        case.make_leaves(self._value)
+        case.make_leaves(self._held())
         with self._in_wide(), mode or contextlib.nullcontext():
             loss, reached = case.forward()
             case.backward(loss, reached)
@@ -485,7 +487,7 @@ class _Measurement:
                 flat += [part.reshape(-1) for part in gathered_uneven(x)]
                 continue
             leaf = torch.zeros_like(self._leaves[item["name"]]).requires_grad_()
-            held = held_of(self._case.program, item, leaf, self._case.rank)
+            held = self._case.program.held(item["name"], leaf, self._case.rank)
             (mine,) = torch.autograd.grad((held * x.to(torch.float64)).sum(), leaf)
             flat.append(summed(mine).reshape(-1))
         return torch.cat(flat) if flat else torch.zeros(0, dtype=torch.float64)

@@ -11,14 +11,13 @@ from .strides import laid_out
 def drive(case, request):
     """Fills in the case's result. All ranks wait for each other after each call. Otherwise a
     collective that only some make in one backward would be paired with one of the next."""
-    if case.program["world_size"] > MOST_IN_STEP:
+    if case.what["world_size"] > MOST_IN_STEP:
         raise NotOffered(f"more than {MOST_IN_STEP} ranks have no place to wait for each other"
                          " between two calls")
-    name = case.program["steps"][0]["collective"]["operand"]["text"]
+    name = case.what["steps"][0]["collective"]["operand"]["text"]
     operand = laid_out(case.held(name), _of_rank(request["operand_strides"], case.rank))
     cotangents = case.held(request["cotangents"])
-    call = _Driven(case, name, operand, cotangents,
-                   _of_rank(request["cotangent_strides"], case.rank))
+    call = _Driven(case, operand, cotangents, _of_rank(request["cotangent_strides"], case.rank))
     gradients = operand.new_zeros((len(cotangents), *operand.shape))
     any_given = False
     for place in range(len(cotangents)):
@@ -26,7 +25,7 @@ def drive(case, request):
         if given is not None:
             gradients[place] = given
             any_given = True
-        case.board.wait_for_calls(place + 1, case.program["world_size"])
+        case.board.wait_for_calls(place + 1, case.what["world_size"])
     case.result["gradients"] = case.written([gradients if any_given else None])
     case.result["steps"] = case.written([call.output])
 
@@ -36,9 +35,8 @@ def _of_rank(strides, rank):
 
 
 class _Driven:
-    def __init__(self, case, name, operand, cotangents, strides):
+    def __init__(self, case, operand, cotangents, strides):
         self._case = case
-        self._name = name
         self._operand = operand
         self._cotangents = cotangents
         self._strides = strides
@@ -52,7 +50,7 @@ class _Driven:
         return leaf.grad
 
     def _end(self, leaf, place):
-        value = self._case.exchanged_alone(self._name, leaf)
+        value = self._case.exchanged_alone(leaf)
         if self.output is None:
             self.output = value.detach().clone()
         return _Start.apply(value,

@@ -7,16 +7,18 @@ import torch
 
 
 class Message:
-    """Holds a received message. Its tensors are views of its data."""
+    """Holds a received message: the header, also as it came, and the data, of which its tensors are
+    views."""
 
-    def __init__(self, text, numbers):
+    def __init__(self, text, data):
+        self.text = text.decode()
         self.header = json.loads(text)
-        self._numbers = numbers
+        self.data = data
 
     def tensor(self, place):
         """Returns the float64 tensor that {"shape", "at"} describes."""
         shape, at = place["shape"], place["at"]
-        return self._numbers[at : at + math.prod(shape)].reshape(shape)
+        return self.data[at : at + math.prod(shape)].reshape(shape)
 
     def numbers(self, place):
         return self.tensor(place).tolist()

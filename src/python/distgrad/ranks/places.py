@@ -7,11 +7,12 @@ import traceback
 
 import torch
 
+from . import evaluating
 from .long_text import cut
 
 _LOOKED_THROUGH = 1 << 18  # characters; a regular expression takes 0.1 s for them
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_EXPRESSIONS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "language.py")
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "program.py")
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
@@ -19,7 +20,7 @@ def place():
     """Returns the line of the user's code that is running, "layer.py:12"."""
     for frame, line in traceback.walk_stack(sys._getframe(1)):
         file = frame.f_code.co_filename
-        if file == _EXPRESSIONS:
+        if file == _PROGRAM and evaluating.is_on:
             return "an expression"
         if is_users(file):
             return f"{os.path.basename(file)}:{line}"

@@ -1,7 +1,6 @@
 """Runs one rank's part of a case: from inputs to gradients."""
 
 import contextlib
-import functools
 import os
 import sys
 import threading
@@ -16,21 +15,19 @@ from . import board as places
 from . import debugging
 from . import adapters_loading, times, warned
 from .adapters_results import private_copy
-from .anchors import anchored, attached
-from .call import NeedsFreshRank, NotOffered, SubjectError
+from .anchors import attached
+from .call import NeedsFreshRank, NotOffered, SubjectError, call_of
 from .code import Code, checked, seed
 from .collectives.composed import take_composed
 from .collectives.exchange import summed
 from .driving import drive
 from .groups import Groups
 from .changed_state import ChangedState
-from .language import InvalidExpression
 from .long_text import cut
 from .observing import Observer
 from .places import words_of
-from .plan import Plan, call_of
+from .program import InvalidExpression, Program, is_gradient_norm
 from .unwaited import Unwaited
-from .values import DTYPES, part_of, rank_names, value_on
 
 _TRACEBACK_LINES = 15
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -103,11 +100,11 @@ class _Case:
         self.rank = runner.rank
         self.writer = writer
         self.result = result
-        self.program = request["program"]
-        self.dtype = DTYPES[self.program["dtype"]]
+        self.what = request["program"]
+        self.dtype = getattr(torch, self.what["dtype"])
         self.reported = []  # values of the steps that are reported
         self.leaves = []  # (input, tensor), of the inputs that require grad
-        self._values = {}  # maps names to what expressions may use
+        self._values = []  # what this rank holds of every input
         self._is_first_pass = True  # true until forward() has run once
         self._observer = None
 
@@ -127,7 +124,8 @@ class _Case:
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
         observes = self._request.get("observe", False)
-        if observes and not self.plan.loss_is_gradient_norm:  # there a call has two backwards
+        # Where the loss is made of gradients, a call has two backwards.
+        if observes and not is_gradient_norm(self.what["loss"]["text"]):
             self._observer = Observer()
         self.make_leaves()
         self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
@@ -138,7 +136,7 @@ class _Case:
     def _report_observed(self):
         self.result["shares"] = self.written(leaf.grad for _, leaf in self.leaves)
         if self._observer is not None:
-            steps = [step["name"] for step in self.program["steps"] if "collective" in step]
+            steps = [step["name"] for step in self.what["steps"] if "collective" in step]
             self.result["observed"] = self._observer.entries(steps, self.writer)
 
     def written(self, tensors):
@@ -148,15 +146,15 @@ class _Case:
     def _to_end(self, *leaves):
         """Runs from the leaves to the tensor at which backward begins. Under a checkpoint this runs
         once more, in backward."""
-        self._values = self._inputs | {item["name"]: leaf
-                                       for (item, _), leaf in zip(self.leaves, leaves)}
+        given = iter(leaves)
+        values = [next(given) if x.requires_grad else x for x in self._values]
         writes = self._is_first_pass
-        loss, reached = self.forward()
+        loss, reached = self.forward(values)
         if writes:
             self.result["steps"] = self.written(self.reported)
         self.result["loss"] = number(float(loss.item()))
         self.result["loss_shape"] = list(loss.shape)
-        return anchored(loss, reached, self._frame.numbers(self._request["weights"])[self.rank])
+        return self._end(loss, reached)
 
     def _prepare(self):
         self._runner.groups.use(self._request["backend"], self._request.get("device", "cpu"))
@@ -164,11 +162,10 @@ class _Case:
         self.groups = self._make_groups()
         if "measured" in self._request:
             _watch()
-        # A driven case needs the call only.
-        self.plan = None if "drive" in self._request else Plan(self.program)
+        self.program = Program(self._frame, self)
         with self._loading():
             self.subject = self._runner.subject(self._request["subject"], self.groups)
-        self._calls = [call_of(step, self.groups) for step in self.program["steps"]]
+        self._calls = [call_of(step, self.groups) for step in self.what["steps"]]
         for call in self._calls:
             if call is not None:
                 self.subject.check(call)
@@ -176,7 +173,7 @@ class _Case:
         with self._loading():
             code = Code()
             self._functions = [code.function(step["call"]["code"]) if "call" in step else None
-                               for step in self.program["steps"]]
+                               for step in self.what["steps"]]
 
     @contextlib.contextmanager
     def _loading(self):
@@ -192,124 +189,77 @@ class _Case:
 
     def _make_groups(self):
         groups = {"": self._runner.groups.world()}
-        for group in self.program["groups"]:
-            groups[group["name"]] = self._runner.groups.of(group["name"], part_of(group, self.rank))
+        for group in self.what["groups"]:
+            ranks = next(ranks for ranks in group["partition"] if self.rank in ranks)
+            groups[group["name"]] = self._runner.groups.of(group["name"], ranks)
         return groups
 
-    def make_leaves(self, value_of=None):
-        """Makes this rank's leaves. `value_of(item)` gives what it holds; by default that is the
+    def make_leaves(self, held=None):
+        """Makes this rank's leaves. `held` has what it holds of every input; by default that is the
         input's own value."""
-        self._values = dict(rank_names(self.program, self.rank))
+        if held is None:
+            held = [self.held(item["name"]) for item in self.what["inputs"]]
         self.leaves, self.reported, self._is_first_pass = [], [], True
-        for item in self.program["inputs"]:
-            value = value_of(item).to(self._device) if value_of else self._held(item)
+        self._values = [value.to(self._device) for value in held]
+        for item, value in zip(self.what["inputs"], self._values):
             if item.get("requires_grad", True):
-                value.requires_grad_(True)
-                self.leaves.append((item, value))
-            self._values[item["name"]] = value
-        self._inputs = dict(self._values)
+                self.leaves.append((item, value.requires_grad_(True)))
 
     def held(self, name):
         """Returns what this rank holds of the input `name`."""
-        return self._held(next(item for item in self.program["inputs"] if item["name"] == name))
+        return self.program.value_on(name, self.rank).to(self._device)
 
-    def _held(self, item):
-        return value_on(self.program, self._frame, item, self.rank).to(self._device)
-
-    def value_of(self, item, make):
-        """Calls make(program, frame, item, rank) with this case's values."""
-        return make(self.program, self._frame, item, self.rank)
-
-    def forward(self):
+    def forward(self, values=None):
         """Returns the loss, and the values that backward must reach on every rank."""
-        if self.plan.has_code:
+        if any(self._functions):
             seed(self.rank)
-        reached = [y for i in range(len(self._calls)) if (y := self._run_step(i)) is not None]
-        self.board.enter(len(self._calls), places.FORWARD)
-        loss = self.plan.loss.evaluate(self._values, self.dtype, device=self._device)
-        if self.plan.loss_is_gradient_norm:
-            loss = self._squared_gradient_norm(loss, reached)
+        loss, reported, reached = self.program.forward(self.rank, values or self._values,
+                                                       self.dtype, self._device)
+        if self._is_first_pass:
+            self.reported = reported
         self._is_first_pass = False
         return loss, reached
 
-    def _run_step(self, index):
-        """Returns the step's value if backward must reach it on every rank, else None."""
-        self.board.enter(index, places.FORWARD)
-        if self._functions[index] is not None:
-            value = self._called(index)
-        else:
-            value = self.plan.steps[index][0].evaluate(self._values, self.dtype,
-                                                       device=self._device)
-            if self._calls[index] is not None:
-                value = self._exchanged(index, value, self.plan.depends_on_gradient[index])
-        step = self.program["steps"][index]
-        self._values[step["name"]] = value
-        if "expr" in step:
-            return None
-        if self._is_first_pass:
-            self.reported.append(value)
-        self._hear_of_backward(index, value)
-        return value if self.plan.reaches_loss[index] and value.requires_grad else None
-
-    def exchanged_alone(self, name, leaf):
-        """Returns what the first step gives, a collective of the input `name`."""
-        self._values = {name: leaf}
+    def exchanged_alone(self, leaf):
+        """Returns what the first step, a collective, gives for this operand."""
         self.board.enter(0, places.FORWARD)
-        value = self._exchanged(0, leaf, True)
-        self._hear_of_backward(0, value)
+        value = self.collective(0, leaf, True, True)
+        if value.requires_grad:
+            value.register_hook(lambda _: self.board.enter(0, places.BACKWARD))
         return value
 
-    def _exchanged(self, index, x, depends_on_gradient):
-        operand = self._operand(x, depends_on_gradient)
-        on_value = self._observer and self._observer.begin(self.program["steps"][index]["name"],
+    # -- what the program calls
+
+    def collective(self, index, x, on_gradient, is_shared):
+        operand = self._operand(x, on_gradient, is_shared)
+        on_value = self._observer and self._observer.begin(self.what["steps"][index]["name"],
                                                            operand)
         return self.subject(self._calls[index], operand, on_value)
 
-    def _called(self, index):
-        step = self.program["steps"][index]
-        arguments = [e.value(self._values, self.dtype, self._device)
-                     for e in self.plan.steps[index]]
-        differentiable = self.plan.arguments_on_gradient[index]
-        arguments = [self._operand(x, on) if isinstance(x, torch.Tensor) else x
-                     for x, on in zip(arguments, differentiable)]
-        return checked(self._functions[index](*arguments), step["call"]["code"])
+    def code(self, index, arguments, on_gradient, is_shared, _):
+        arguments = [self._operand(x, *how) if isinstance(x, torch.Tensor) else x
+                     for x, *how in zip(arguments, on_gradient, is_shared)]
+        return checked(self._functions[index](*arguments), self.what["steps"][index]["call"]["code"])
 
-    def _operand(self, x, depends_on_gradient):
+    def _operand(self, x, on_gradient, is_shared):
         """Returns the operand for the subject. It is attached to the graph on every rank or on
         none, whatever this rank's value is; else the others would wait in backward for ever. It is
         a copy if other steps see the tensor, as a subject may work in place."""
-        if depends_on_gradient and not x.requires_grad and x.is_floating_point():
+        if on_gradient and not x.requires_grad and x.is_floating_point():
             return attached(x)
-        x = x if depends_on_gradient else x.detach()
-        memory = x.untyped_storage().data_ptr()
-        shared = any(isinstance(v, torch.Tensor) and v.untyped_storage().data_ptr() == memory
-                     for v in self._values.values())
-        return private_copy(x) if shared and not self.subject.shares_operands() else x
+        x = x if on_gradient else x.detach()
+        return private_copy(x) if is_shared and not self.subject.shares_operands() else x
 
-    def _hear_of_backward(self, index, value):
-        if value.requires_grad:
-            value.register_hook(functools.partial(self._enter_backward, index))
-
-    def _enter_backward(self, index, _):
-        self.board.enter(index, places.BACKWARD)
+    # -- backward
 
     def backward(self, loss, reached, weight=None):
         """Runs backward from the cotangent `weight`, by default the request's."""
+        self.run_backward(self._end(loss, reached, weight))
+
+    def _end(self, loss, reached, weight=None):
         if weight is None:
             weight = self._frame.numbers(self._request["weights"])[self.rank]
-        self.run_backward(anchored(loss, reached, weight))
-
-    def _squared_gradient_norm(self, loss, reached):
-        """Returns the squared norm of the gradients, through the collectives, of all ranks' losses
-        with respect to this rank's inputs."""
-        norm = torch.zeros((), dtype=loss.dtype, device=loss.device)
-        end = anchored(loss, reached, 1.0)
-        if end.requires_grad:
-            leaves = [leaf for _, leaf in self.leaves]
-            for gradient in torch.autograd.grad(end, leaves, create_graph=True, allow_unused=True):
-                if gradient is not None:
-                    norm = norm + (gradient * gradient).sum()
-        return norm
+        return self.program.end_of(loss, reached, weight)
 
     @staticmethod
     def run_backward(end):
@@ -325,7 +275,7 @@ class _Case:
 
     def gradients(self):
         """Returns the leaves' gradients after `sync`; None if one is missing."""
-        self.board.enter(len(self.program["steps"]), places.SYNC)
+        self.board.enter(len(self.what["steps"]), places.SYNC)
         gradients = []
         for item, leaf in self.leaves:
             gradient = leaf.grad
