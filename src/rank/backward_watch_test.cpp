@@ -82,7 +82,7 @@ Both run_both(const Call& call, const std::function<at::Tensor(const Call&)>& ma
   make([&](const at::Tensor& operand) {
     watch = std::make_shared<WatchedCall>("y", operand);
     const at::Tensor output = call(operand);
-    watch_graph(watch, operand, output);
+    watch_graph(watch, output);
     return output;
   }).backward();
   both.watched = std::exchange(arrived, {});
@@ -202,7 +202,7 @@ TEST(WatchedCall, LeavesAccumulationInPlace) {
       const at::Tensor inner = x.clone();
       inner.register_hook([&](const at::Tensor& g) { given = g.data_ptr(); });
       const at::Tensor output = inner * 2;
-      if (watched) watch_graph(watch, x, output);
+      if (watched) watch_graph(watch, output);
       return output;
     };
     (call(operand) + first).sum().backward();
@@ -212,6 +212,113 @@ TEST(WatchedCall, LeavesAccumulationInPlace) {
     EXPECT_EQ(taken.grad().data_ptr(), given) << "the leaf has taken over what it was given";
     EXPECT_EQ(values(leaf.grad()), (Values{12, 12}));
   }
+}
+
+// The call's own sum of what arrives twice at x + sin x lies in the memory of the cotangent.
+TEST(WatchedCall, TakesWhatAutogradAddsInPlaceForNoWrite) {
+  std::vector<const void*> memory;
+  at::Tensor leaf;
+  const Both both = run_both(
+      [](const at::Tensor& x) { return Times::apply(x + 2.0 * (x + x.sin()), 1, true); },
+      [&](const Call& call) {
+        leaf = numbers({2}).requires_grad_(true);
+        const at::Tensor operand = leaf * 1;
+        operand.register_hook([&](const at::Tensor& g) { memory.push_back(g.data_ptr()); });
+        return (call(operand) * numbers({2}, 7)).sum();
+      });
+  EXPECT_EQ(memory.back(), both.watched[0].memory) << "or nothing is tried here";
+  EXPECT_EQ(values(both.seen->given), values(leaf.grad()));
+  EXPECT_FALSE(both.seen->cotangent_after);
+}
+
+// Both operands of the sum have one cotangent.
+TEST(WatchedCall, CountsAWriteToWhatWasGivenAlready) {
+  at::Tensor leaf;
+  const Both both = run_both([](const at::Tensor& x) { return x + Times::apply(x, 2, true); },
+                             [&](const Call& call) {
+                               leaf = numbers({2}).requires_grad_(true);
+                               return (call(leaf * 1) * numbers({2}, 7)).sum();
+                             });
+  EXPECT_EQ(values(leaf.grad()), (Values{28, 32}));
+  EXPECT_EQ(values(both.seen->given), (Values{28, 32}));
+  EXPECT_EQ(values(both.seen->cotangent_after), (Values{14, 16}));
+}
+
+TEST(WatchedCall, SeesWritesByHooksAndThroughViewsOfItsResult) {
+  const Call hook = [](const at::Tensor& x) {
+    const at::Tensor y = x * 1;
+    y.register_hook([](const at::Tensor& g) { at::Tensor(g).mul_(3); });
+    return y.unsqueeze(0).squeeze(0);
+  };
+  for (const auto& [call, by] : std::vector<std::pair<Call, double>>{
+           {hook, 3},
+           {[](const at::Tensor& x) { return Times::apply(x, 2, true).view({2}); }, 2},
+           {[](const at::Tensor& x) {
+              return Times::apply(x.view({1, 2}), 2, true).view({2});
+            },
+            2},
+           {[](const at::Tensor& x) { return Times::apply(Times::apply(x, 2, true), 1, false); },
+            2}}) {
+    at::Tensor leaf;
+    const Both both = run_both(call, [&, &call = call](const Call& watched) {
+      leaf = numbers({2}).requires_grad_(true);
+      return (watched(leaf * 1) * numbers({2}, 7)).sum();
+    });
+    EXPECT_EQ(values(both.seen->cotangent), (Values{7, 8}));
+    for (const Values& seen : {values(both.seen->given), values(leaf.grad())})
+      EXPECT_EQ(seen, (Values{7 * by, 8 * by}));
+  }
+}
+
+TEST(WatchedCall, IsUnclearWhereTheBackwardRunsTwiceOrInParts) {
+  const auto run =
+      [](const std::function<void(const at::Tensor& y, const at::Tensor& inner)>& back) {
+        const at::Tensor x = numbers({2}).requires_grad_(true) * 1;
+        const auto watch = std::make_shared<WatchedCall>("y", x);
+        const at::Tensor inner = x.sin(), y = inner.cos();
+        watch_graph(watch, y);
+        back(y, inner);
+        return std::pair(watch->is_unclear(), observed_of({watch}).size());
+      };
+  using Seen = std::pair<bool, std::size_t>;
+  EXPECT_EQ(run([](auto& y, auto&) { y.sum().backward(); }), (Seen{false, 1}));
+  EXPECT_EQ(run([](auto& y, auto&) {
+              y.sum().backward({}, /*retain_graph=*/true);
+              y.sum().backward();
+            }),
+            (Seen{true, 0}));
+  // That it gives more than what came of its value is the call's own doing.
+  EXPECT_EQ(run([](auto& y, auto& inner) { (y.sum() + inner.sum()).backward(); }),
+            (Seen{false, 1}));
+  EXPECT_EQ(run([](auto&, auto& inner) { inner.sum().backward(); }), (Seen{true, 0}));
+}
+
+// Under a checkpoint a step is called twice, and the second call's backward runs.
+TEST(WatchedCall, OfAStepTheOneCountsWhoseBackwardRan) {
+  std::vector<std::shared_ptr<WatchedCall>> calls;
+  at::Tensor y;
+  for (int i = 1; i <= 2; ++i) {
+    const at::Tensor x = numbers({2}, i).requires_grad_(true) * 1;
+    calls.push_back(std::make_shared<WatchedCall>("y", x));
+    y = x * 3;
+    watch_graph(calls.back(), y);
+  }
+  EXPECT_EQ(values(observed_of(calls).at(0).operand), (Values{1, 2}));
+  y.sum().backward();
+  ASSERT_EQ(observed_of(calls).size(), 1U);
+  EXPECT_EQ(values(observed_of(calls)[0].operand), (Values{2, 3}));
+  EXPECT_EQ(values(observed_of(calls)[0].given), (Values{3, 3}));
+}
+
+// Autograd passes zeros as an undefined tensor.
+TEST(WatchedCall, TakesAnUndefinedCotangentForZeros) {
+  const at::Tensor x = numbers({2, 3}).requires_grad_(true);
+  const auto watch = std::make_shared<WatchedCall>("y", x);
+  const at::Tensor y = Times::apply(x, 2, false);
+  watch_graph(watch, y);
+  y.grad_fn()->tensor_pre_hooks()[0]->operator()({at::Tensor()});
+  EXPECT_EQ(values(watch->observed().cotangent), Values(6, 0.0));
+  EXPECT_TRUE(watch->observed().cotangent_strides.empty());
 }
 
 TEST(WatchedCall, SeesBeforeAHookThatTheCallLeftOnItsResult) {

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/child_process.h"
@@ -70,6 +71,8 @@ distgrad::WorkReply answered(DistgradAnswer answer, const distgrad::Frame& reque
   frame.keeper = std::move(reply.data);
   distgrad::Decoded<distgrad::WorkReply> decoded = distgrad::decode_reply(frame);
   if (!decoded.value) throw std::runtime_error("the reply cannot be read: " + decoded.error);
+  if (auto* result = std::get_if<distgrad::RankResult>(&decoded.value->what))
+    result->observed = distgrad::take_observed();
   return std::move(*decoded.value);
 }
 

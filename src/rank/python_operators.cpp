@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "protocol/messages.h"
+#include "rank/backward_watch.h"
 #include "rank/compiled_program.h"
 #include "rank/expression/evaluation_scope.h"
 #include "rank/expression/scalar_type.h"
@@ -52,6 +53,7 @@ struct CurrentProgram {
 std::unique_ptr<CurrentProgram> current;
 
 std::vector<IValue> kept_for_backward;  // of the last forward
+std::vector<std::shared_ptr<WatchedCall>> watched;
 
 RankSlot* slot = nullptr;
 
@@ -80,6 +82,7 @@ IValue in_python(const char* name, torch::jit::Stack stack) {
 
 void load(std::string request, const at::Tensor& numbers) {
   kept_for_backward.clear();
+  watched.clear();
   const at::Tensor own = numbers.contiguous();
   Frame frame;
   frame.header = std::move(request);
@@ -255,6 +258,17 @@ std::tuple<Tensors, Tensors> simulate(at::TensorList values, const at::Tensor& l
   return {losses, reported};
 }
 
+// Watches a call of a step that is about to be made. Returns its number for made().
+std::int64_t watch(std::int64_t step, const at::Tensor& operand) {
+  const std::string& name = current->program.steps.at(static_cast<std::size_t>(step)).name;
+  watched.push_back(std::make_shared<WatchedCall>(name, operand));
+  return std::ssize(watched) - 1;
+}
+
+void made(std::int64_t call, const at::Tensor& output) {
+  watch_graph(watched.at(static_cast<std::size_t>(call)), output);
+}
+
 // Returns the loss on a single device, and the leaves of inputs that require grad, in order.
 std::tuple<at::Tensor, Tensors> on_single_device() {
   const SingleDeviceForward single = told([] { return run_single_device(current->program); });
@@ -279,6 +293,8 @@ Tensors stated(std::int64_t index) {
 
 void keep_place_in(RankSlot* of_this_rank) { slot = of_this_rank; }
 
+std::vector<ObservedCall> take_observed() { return observed_of(std::exchange(watched, {})); }
+
 TORCH_LIBRARY(distgrad_rank, operators) {
   operators.def("load", load);
   operators.def("leaf", leaf);
@@ -288,6 +304,9 @@ TORCH_LIBRARY(distgrad_rank, operators) {
   operators.def("simulate", [](at::TensorList values, const at::Tensor& like) {
     return told([&] { return simulate(values, like); });
   });
+  operators.def("watch", watch);
+  operators.def("made", made);
+  operators.def("delay_backward", delay_backward);
   operators.def("on_single_device", on_single_device);
   operators.def("stated", stated);
 }

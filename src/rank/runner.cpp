@@ -216,7 +216,7 @@ class Runner::Impl::Case {
       own = own.detach().clone().requires_grad_(true);
     const auto watch = watched(*step.step, own);
     at::Tensor result = op({&spec, static_cast<int>(ranks.size())}, connection(ranks), ranks, own);
-    if (watch) watch_graph(watch, own, result);
+    if (watch) watch_graph(watch, result);
     if (result.requires_grad())
       result.register_hook(
           [this, index](const at::Tensor&) { runner_.enter(index, Phase::kBackward); });
@@ -285,7 +285,7 @@ class Runner::Impl::Case {
     if (how == "dispatcher") {
       const at::Tensor output =
           collective(spec.kind).in_place(site->call, *site->connection, operand);
-      if (watch) watch_graph(watch, operand, output);
+      if (watch) watch_graph(watch, output);
       return output;
     }
     site->keeps_values = mutated_ || how != "native" || wants_values(spec);
@@ -375,7 +375,7 @@ class Runner::Impl::Case {
         own = expected_or(std::move(*own), expected_.gradients, result_.gradients.size() - 1,
                           runner_.rank_);
     }
-    for (const auto& watch : watched_) result_.observed.push_back(watch->observed());
+    result_.observed = observed_of(watched_);
   }
 
   static std::optional<Array> optional_array(const at::Tensor& x) {

@@ -6,11 +6,8 @@ import unittest
 from pathlib import Path
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from small_driver import DriverTest
-
-from distgrad.ranks.observing import ObservedCall, edge_of
 
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 sys.path.insert(0, str(SUBJECTS))
@@ -331,131 +328,6 @@ class Values(DriverTest):
             3, [{"program": twice, "subject": "all_reduce=" + HOSTILE + "right", "observe": True}])
         self.assertEqual((norm["observed"] if "observed" in norm else [], len(norm["shares"])),
                          ([], 2))
-
-
-class Placed:
-    """A writer that keeps the tensors."""
-
-    def tensor(self, x):
-        return x
-
-
-def function(backward):
-    """The identity, with this backward."""
-
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 1
-
-        @staticmethod
-        def backward(ctx, g):
-            return backward(g)
-
-    return Function.apply
-
-
-class InOneProcess(unittest.TestCase):
-    """What the protocol cannot show, and what subjects meet that get the operand itself."""
-
-    def observed(self, made, operand_of=lambda leaf: leaf * 1.0,
-                 loss=lambda y: (y * torch.tensor([0.0, 1.0, 2.0])).sum()):
-        leaf = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
-        operand = operand_of(leaf)
-        call, edge = ObservedCall(operand), edge_of(operand)
-        value = made(operand)
-        call.end(edge, value)
-        loss(value).backward()
-        self.call = call
-        return call.entry(Placed()), leaf.grad
-
-    def test_a_gradient_is_still_taken_and_not_copied(self):
-        pointers = []
-
-        def backward(g):
-            given = g * 2
-            pointers.append(given.data_ptr())
-            return given
-
-        _, gradient = self.observed(function(backward), lambda leaf: leaf)
-        self.assertEqual(pointers, [gradient.data_ptr()])
-
-    def test_no_gradient_is_kept(self):
-        passed = []
-
-        def backward(g):
-            given = g * 2
-            passed.extend(StorageWeakRef(x.untyped_storage()) for x in (g, given))
-            return given.view(3)
-
-        reported, _ = self.observed(function(backward))
-        self.assertEqual([ref.expired() for ref in passed], [True, True])
-        self.assertEqual(reported["given"].tolist(), [0.0, 2.0, 4.0])
-
-    def test_a_leaf_that_is_returned_gets_what_comes(self):
-        reported, gradient = self.observed(lambda x: x, lambda leaf: leaf)
-        for given in (reported["cotangent"], reported["given"], gradient):
-            self.assertEqual(given.tolist(), [0.0, 1.0, 2.0])
-        self.assertNotIn("cotangent_after", reported)
-
-    def test_autograd_still_adds_in_place_and_that_is_no_write(self):
-        pointers = []
-        same = function(lambda g: pointers.append(g.data_ptr()) or g)
-
-        def operand_of(leaf):
-            operand = leaf * 1.0
-            operand.register_hook(lambda g: pointers.append(g.data_ptr()))
-            return operand
-
-        reported, gradient = self.observed(lambda x: same(x + 2.0 * (x + x.sin())), operand_of)
-        self.assertEqual(pointers, pointers[:1] * 2)
-        self.assertEqual(reported["given"].tolist(), gradient.tolist())
-        self.assertNotIn("cotangent_after", reported)
-
-    def test_a_write_to_what_was_given_already_counts(self):
-        """Both operands of the sum have one cotangent."""
-        doubles = function(lambda g: g.mul_(2))
-        reported, gradient = self.observed(lambda x: x + doubles(x))
-        self.assertEqual(gradient.tolist(), [0.0, 4.0, 8.0])
-        self.assertEqual((reported["given"].tolist(), reported["cotangent_after"].tolist()),
-                         (gradient.tolist(), [0.0, 2.0, 4.0]))
-
-    def test_writes_by_hooks_and_through_views(self):
-        def with_a_hook(x):
-            y = x * 1.0
-            y.register_hook(lambda g: None if g.mul_(3) is None else None)
-            return y.unsqueeze(0).squeeze(0)
-
-        doubles, detaches = function(lambda g: g.mul_(2)), function(lambda g: g.detach())
-        views = [lambda x: doubles(x).view(3), lambda x: doubles(x.view(1, 3)).view(3),
-                 lambda x: detaches(doubles(x))]
-        for made, by in ((with_a_hook, 3), *((made, 2) for made in views)):
-            reported, gradient = self.observed(made)
-            for given in (reported["given"], reported["cotangent_after"], gradient):
-                self.assertEqual(given.tolist(), [0.0, by, 2.0 * by])
-            self.assertEqual(reported["cotangent"].tolist(), [0.0, 1.0, 2.0])
-
-    def test_a_backward_that_runs_twice_is_unclear(self):
-        def twice(y):
-            y.sum().backward(retain_graph=True)
-            return y.sum()
-
-        self.observed(lambda x: x.sin())
-        self.assertFalse(self.call.is_unclear)
-        self.observed(lambda x: x.sin(), loss=twice)
-        self.assertTrue(self.call.is_unclear)
-        inner = []
-
-        def keeps_inner(x):
-            inner.append(x.sin())
-            return inner[0].cos()
-
-        self.observed(keeps_inner, loss=lambda y: y.sum() + inner[0].sum())
-        # That it gives more than what came of its value is the call's own doing
-        self.assertFalse(self.call.is_unclear)
-        inner.clear()
-        self.observed(keeps_inner, loss=lambda y: inner[0].sum())
-        self.assertTrue(self.call.is_unclear)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import torch
 
 from .call import SubjectError
 from .collectives.traits import TRAITS
-from .observing import register_first
+from .program import delay_backward
 from .subject_text import without_calls
 
 MODES = ("checkpoint", "checkpoint-reentrant", "autocast", "async", "compile", "shared")
@@ -91,7 +91,7 @@ def come_late(call, value=None):
         return
     if value is None:
         time.sleep(_LATE_S)
-    elif value.requires_grad:
-        # It runs before a hook of the subject, which is part of the call's backward, and before
-        # observers that copy what arrives.
-        register_first(value, lambda _: time.sleep(_LATE_S))
+    else:
+        # Before a hook of the subject, which is part of the call's backward, and before observers
+        # that copy what arrives.
+        delay_backward(value, _LATE_S)

@@ -84,6 +84,12 @@ class Program:
         size = self.what["world_size"]
         return losses, [flat[at : at + size] for at in range(0, len(flat), size)]
 
+    def watch(self, index, operand):
+        """Watches a call of the step that is about to be made. Returns a function that takes its
+        result. The library reports what it sees."""
+        call = self._operators.watch(index, operand)
+        return lambda value: self._operators.made(call, value)
+
     def on_single_device(self):
         """Returns the loss, and the leaves of the inputs that require grad."""
         return _told(self._operators.on_single_device)
@@ -91,6 +97,12 @@ class Program:
     def stated(self, index):
         """Returns the parts of the gradient that the file states."""
         return _told(self._operators.stated, index)
+
+
+def delay_backward(value, seconds):
+    """Makes the backward of `value` begin so much later, before hooks that it has see anything."""
+    library.loaded()
+    torch.ops.distgrad_rank.delay_backward(value, seconds)
 
 
 def is_gradient_norm(loss):

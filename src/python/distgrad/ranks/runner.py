@@ -24,7 +24,6 @@ from .driving import drive
 from .groups import Groups
 from .changed_state import ChangedState
 from .long_text import cut
-from .observing import Observer
 from .places import words_of
 from .program import InvalidExpression, Program, is_gradient_norm
 from .unwaited import Unwaited
@@ -106,7 +105,7 @@ class _Case:
         self.leaves = []  # (input, tensor), of the inputs that require grad
         self._values = []  # what this rank holds of every input
         self._is_first_pass = True  # true until forward() has run once
-        self._observer = None
+        self._observes = False
 
     def run(self):
         self._prepare()
@@ -123,21 +122,14 @@ class _Case:
             from .differences import measure  # here, as few cases need it
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
-        observes = self._request.get("observe", False)
+        observed = self._request.get("observe", False)
         # Where the loss is made of gradients, a call has two backwards.
-        if observes and not is_gradient_norm(self.what["loss"]["text"]):
-            self._observer = Observer()
+        self._observes = observed and not is_gradient_norm(self.what["loss"]["text"])
         self.make_leaves()
         self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
-        if observes:
-            self._report_observed()
+        if observed:
+            self.result["shares"] = self.written(leaf.grad for _, leaf in self.leaves)
         self.result["gradients"] = self.written(self.gradients())
-
-    def _report_observed(self):
-        self.result["shares"] = self.written(leaf.grad for _, leaf in self.leaves)
-        if self._observer is not None:
-            steps = [step["name"] for step in self.what["steps"] if "collective" in step]
-            self.result["observed"] = self._observer.entries(steps, self.writer)
 
     def written(self, tensors):
         """Writes the tensors and returns what stands for them in the reply."""
@@ -232,8 +224,7 @@ class _Case:
 
     def collective(self, index, x, on_gradient, is_shared):
         operand = self._operand(x, on_gradient, is_shared)
-        on_value = self._observer and self._observer.begin(self.what["steps"][index]["name"],
-                                                           operand)
+        on_value = self.program.watch(index, operand) if self._observes else None
         return self.subject(self._calls[index], operand, on_value)
 
     def code(self, index, arguments, on_gradient, is_shared, _):
