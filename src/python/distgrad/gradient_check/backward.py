@@ -16,6 +16,7 @@ from .executor import Probe
 from .session import Broken
 from ..words import ranks_text
 
+_ROUNDINGS = 64 * 2.0**-53  # of the largest gradient
 # Random cotangents have these sizes, so that what clips, or drops what is small, shows. float16
 # holds gradients of them.
 _RANDOM = (1.0, 2.0**7, 2.0**-13, 1.0, 1.0)
@@ -439,12 +440,14 @@ class Measurement:
                                   dtype=torch.float64) * 3 + 0.5)
 
     def _room(self, matrix, cotangent):
-        """Returns how far rounding may move a gradient, relative to the largest in its tensor."""
+        """Returns how far rounding may move a gradient, relative to the largest in its tensor. One
+        that is 0 on paper, of a bias before a norm, has the rounding of others."""
         size = matrix.abs().nan_to_num(posinf=0) @ cotangent.abs()
+        least = _ROUNDINGS * size.max() if len(size) else 0.0
         for span in self._spans:
             if span.stop > span.start:
                 size[span] = size[span].max()
-        return self._rtol * size
+        return (self._rtol * size).clamp(min=least)
 
     @staticmethod
     def _agree(a, b, room):
