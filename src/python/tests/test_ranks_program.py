@@ -5,6 +5,7 @@ import unittest
 from pathlib import Path
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
@@ -74,6 +75,28 @@ class Values(unittest.TestCase):
         self.assertEqual((y.tolist(), calls.given[2:]), ((2 * X * X).tolist(), (True, False)))
         run.end_of(loss, [reached], 3.0).backward()
         self.assertEqual(x.grad.tolist(), (12 * X).tolist())
+
+    def test_users_code_runs_in_the_modes_of_who_runs_the_program(self):
+        seen = []
+
+        class Notes(TorchFunctionMode):
+            def __torch_function__(self, func, types, args=(), kwargs=None):
+                seen.append(getattr(func, "__name__", ""))
+                return func(*args, **(kwargs or {}))
+
+        def gives():
+            torch.set_default_device("meta")
+            return X.tanh()
+
+        try:
+            with Notes():
+                forward(program([called()]), Calls(gives))
+                self.assertIn("tanh", seen)
+                self.assertTrue(torch.empty(1).is_meta)
+                self.assertIn("empty", seen)
+        finally:
+            torch.set_default_device("cpu")
+        self.assertEqual(torch._C._len_torch_function_stack(), 1)  # that of the default device
 
     def test_constructors_have_the_dtype_and_device(self):
         before = torch.get_default_dtype()

@@ -24,7 +24,23 @@ class InvalidAt(InvalidExpression):
         self.pointer, self.caret = pointer, caret
 
 
+# The function modes (torch.overrides) of calls into the library, innermost last. While torch runs
+# an operator under such a mode, the mode is off, and would be off for the user's code in it.
+_modes = []
+
+
+def _pop_modes():
+    return [torch._C._pop_torch_function_stack()
+            for _ in range(torch._C._len_torch_function_stack())]
+
+
+def _push(modes):
+    for mode in reversed(modes):
+        torch._C._push_on_torch_function_stack(mode)
+
+
 def _told(operator, *arguments):
+    _modes.append(_pop_modes())
     evaluating.is_on = True
     try:
         return operator(*arguments)
@@ -34,6 +50,7 @@ def _told(operator, *arguments):
             raise
     finally:
         evaluating.is_on = False
+        _push(_modes.pop())
     pointer, message, caret = text[len(_MARK):].split("\n", 2)
     raise InvalidAt(pointer, message, caret)
 
@@ -119,9 +136,11 @@ def is_local(item):
 def _in_user(name):
     def call(*arguments):
         evaluating.is_on = False
+        _push(_modes[-1])
         try:
             return getattr(_calls, name)(*arguments)
         finally:
+            _modes[-1] = _pop_modes()
             evaluating.is_on = True
 
     return call

@@ -230,7 +230,8 @@ class _Case:
     def code(self, index, arguments, on_gradient, is_shared, _):
         arguments = [self._operand(x, *how) if isinstance(x, torch.Tensor) else x
                      for x, *how in zip(arguments, on_gradient, is_shared)]
-        return checked(self._functions[index](*arguments), self.what["steps"][index]["call"]["code"])
+        code = self.what["steps"][index]["call"]["code"]
+        return checked(self._functions[index](*arguments), code)
 
     def _operand(self, x, on_gradient, is_shared):
         """Returns the operand for the subject. It is attached to the graph on every rank or on
