@@ -89,10 +89,14 @@ Line torch_line(const std::string& executable) {
 // Reports the interpreter of subjects in Python, unless --python names another.
 Line python_line() {
   Interpreters interpreters;
+  bool is_found = false;
   try {
     const Interpreter& found = interpreters.find("");
+    is_found = true;
+    interpreters.find_for_ranks("");
     return {Health::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
-  } catch (const UserError&) {
+  } catch (const UserError& error) {
+    if (is_found) return {Health::kNote, "python", error.what(), ""};
     return {Health::kNote, "python", "none with torch was found; only subjects in Python need one",
             "--python PATH names one"};
   }

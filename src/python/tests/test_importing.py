@@ -139,6 +139,27 @@ class Imports(InAFolder):
         self.assertIn("identity-backward", output)
         self.assertEqual(len(imports), 1, output)
 
+    def test_a_python_with_another_torch_is_refused(self):
+        """Whether it is named or the first on PATH; it could not load the ranks' library."""
+        self.write("s.json", SCENARIO)
+        self.write("python3", "#!/bin/sh\necho 1.2.3+cpu\n")
+        other = os.path.join(self.folder, "python3")
+        os.chmod(other, 0o755)
+        path = os.path.dirname(other) + os.pathsep + os.environ["PATH"]
+        for command in (["run", "s.json", "--subject", "python:reference"],
+                        ["audit", "python:reference"]):
+            for more, environment in ((["--python", other], {}), ([], {"PATH": path})):
+                with self.subTest(command, more=more):
+                    done = subprocess.run([DISTGRAD, *command, *more], cwd=self.folder, text=True,
+                                          capture_output=True, env={**os.environ, **environment},
+                                          timeout=100)
+                    self.assertEqual(done.returncode, 2, done.stdout)
+                    self.assertRegex(
+                        done.stderr,
+                        f"^{other} has torch 1.2.3\\+cpu, and distgrad was built with torch"
+                        r" \S+: build it with that Python, or name one with torch \S+ with"
+                        r" --python PATH\n$")
+
     def test_nothing_is_left_of_a_run_whose_zygote_is_killed(self):
         self.write("s.json", SCENARIO)
         self.write("subject.py",
