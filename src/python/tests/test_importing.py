@@ -156,7 +156,7 @@ class Imports(InAFolder):
                     self.assertEqual(done.returncode, 2, done.stdout)
                     self.assertRegex(
                         done.stderr,
-                        f"^{other} has torch 1.2.3\\+cpu, and distgrad was built with torch"
+                        f"^distgrad: {other} has torch 1.2.3\\+cpu, and distgrad was built with torch"
                         r" \S+: build it with that Python, or name one with torch \S+ with"
                         r" --python PATH\n$")
 
