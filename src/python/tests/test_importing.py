@@ -156,8 +156,8 @@ class Imports(InAFolder):
                     self.assertEqual(done.returncode, 2, done.stdout)
                     self.assertRegex(
                         done.stderr,
-                        f"^distgrad: {other} has torch 1.2.3\\+cpu, and distgrad was built with torch"
-                        r" \S+: build it with that Python, or name one with torch \S+ with"
+                        f"^distgrad: {other} has torch 1.2.3\\+cpu, and distgrad was built with"
+                        r" torch \S+: build it with that Python, or name one with torch \S+ with"
                         r" --python PATH\n$")
 
     def test_nothing_is_left_of_a_run_whose_zygote_is_killed(self):
