@@ -20,7 +20,8 @@ install(FILES "${DISTGRAD_COMPLETION}"
 if(SKBUILD)
   set(package "${SKBUILD_PLATLIB_DIR}/distgrad")
   install(TARGETS distgrad-launcher RUNTIME DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT wheel)
-  install(TARGETS distgrad distgrad-rank distgrad_rank RUNTIME DESTINATION "${package}/bin"
+  install(TARGETS distgrad distgrad-rank distgrad_rank
+    RUNTIME DESTINATION "${package}/bin" COMPONENT wheel
     LIBRARY DESTINATION "${package}/bin" COMPONENT wheel)
   install(FILES "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/gloo-traits.json" DESTINATION "${package}/bin"
     COMPONENT wheel)
