@@ -62,6 +62,12 @@ class Audit(unittest.TestCase):
         self.assertEqual((row["aspects"]["ranks"]["state"], row["aspects"]["dim"]["state"]),
                          ("ok", "ok"))
 
+    def test_a_function_without_a_dim_is_not_broken_by_another_dim(self):
+        code, row = audit(f"python:{HOPELESS}:reduce_scatter", *only("dim"))
+        self.assertEqual((code, row["errors"], row["aspects"]["dim"]["state"]),
+                         (0, [], "partly refused"))
+        self.assertIn("has no parameter for the dimension and raises", row["refused"][0])
+
     def test_a_backward_that_forgets_to_swap_the_sizes_is_wrong(self):
         code, row = audit(f"all_to_all=python:{AUDITED}:exchange", *only("shape", "groups"))
         self.assertEqual((code, row["right_for"], row["errors"]),

@@ -103,10 +103,21 @@ def call_in_some_form(binding, call, x, run):
             raise
         except Exception as error:
             words = begin_and_end_of(error)
+            if _lacks_dim(binding, call):
+                refused = refused or NotOffered(
+                    f"{binding.label} has no parameter for the dimension and raises"
+                    f" {type(error).__name__}: {words}")
             if noting.entered() != before or not _OF_A_SHAPE.search(words):
                 raise refused or error
             refused = refused or error
     raise refused
+
+
+def _lacks_dim(binding, call):
+    """Returns whether the step is along another dimension than the first, and the function cannot
+    be told."""
+    return (call.kind in names.WITH_DIM and call.dim not in (None, 0)
+            and not binding.names("dim", "chunks"))
 
 
 def lacks_group(error, before):

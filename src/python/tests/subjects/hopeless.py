@@ -1,4 +1,4 @@
-"""What an audit need not ask of in full: one that always raises, and one that works along dim 1
+"""What an audit need not ask of in full: one that always raises, and those that work along one dim
 alone."""
 
 import os
@@ -43,3 +43,25 @@ class _AlongOne(torch.autograd.Function):
 
 def along_one(x):
     return _AlongOne.apply(x)
+
+
+class _Scattered(torch.autograd.Function):
+    """A right reduce_scatter of one op along the first dimension, which Gloo refuses others for."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        ctx.group = group
+        rows, size = x.shape[0], dist.get_world_size(group)
+        out = x.new_empty(rows // size, *x.shape[1:])
+        dist.reduce_scatter_tensor(out, x.contiguous(), group=group)
+        return out
+
+    @staticmethod
+    def backward(ctx, g):
+        out = g.new_empty(g.shape[0] * dist.get_world_size(ctx.group), *g.shape[1:])
+        dist.all_gather_into_tensor(out, g.contiguous(), group=ctx.group)
+        return out, None
+
+
+def reduce_scatter(x, group=None):
+    return _Scattered.apply(x, group)
