@@ -22,6 +22,8 @@ INPUTS = {
 # they match.
 RIGHT = {
     "plain": None,
+    "cancellation": None,
+    "near_an_optimum": None,
     "logs": None,
     "dropout": None,
     "stop_gradient_target": "detach() in right.py",
@@ -321,6 +323,7 @@ class Calls(unittest.TestCase):
         for name, (_, text) in lines.items():
             with self.subTest(name):
                 self.assertIn(text, " ".join(output.split()), output)
+        self.assertIn("expression.json:1:", output)
         self.assertEqual(code, 3)  # of no_tensor and none; the others are the user's errors
 
     def test_code_runs_only_when_it_is_allowed(self):

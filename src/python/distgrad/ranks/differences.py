@@ -24,6 +24,7 @@ from .slopes import LARGE_STEPS, STEPS, Slope, weighted
 _OF_OWN = 1e-6  # of the largest element: the error allowed to the ranks' own gradients
 _SEEN = 1e-8  # of the largest element: the error of differences along a direction
 
+_ROOM = 8  # a few samples do not show the largest rounding
 _NOISY = 1e-3  # likewise: differences with a larger error tell nothing
 FEW_ELEMENTS = 64  # if there are no more, each is measured by itself
 # If a direction does not confirm the gradient, at most so many elements are measured: all, or a
@@ -36,17 +37,26 @@ def measure(case, rows):
     """Fills in the case's result. `rows` holds the weights of the losses, by objective. All ranks
     must call it."""
     case.dtype = torch.float64
-    if case.rank == 0:  # one rank reports what is wrong with an expression
-        case.result["measured"] = _NOTHING(case)
     try:
         measured = _Measurement(case, rows).run()
     except InvalidAt as error:
-        measured = {"invalid": {"pointer": error.pointer, "message": str(error),
-                                "caret": error.caret}}
-    case.result["gradients"] = [None] * len(case.leaves)
-    case.result["steps"] = [case.writer.tensor(value) for value in case.reported]
-    if case.rank == 0:
-        case.result["measured"].update(measured)
+        return report_invalid(case, error)
+    _report(case, measured)
+
+
+def report_invalid(case, error):
+    """Fills in the case's result if all ranks raised this InvalidAt."""
+    _report(case, {"invalid": {"pointer": error.pointer, "message": str(error),
+                               "caret": error.caret}})
+
+
+def _report(case, measured):
+    wanted = [item for item in case.what["inputs"] if item.get("requires_grad", True)]
+    steps = case.reported or [torch.zeros(0) for s in case.what["steps"] if "expr" not in s]
+    case.result["gradients"] = [None] * len(wanted)
+    case.result["steps"] = [case.writer.tensor(value) for value in steps]
+    if case.rank == 0:  # one rank reports
+        case.result["measured"] = {**_NOTHING(case), **measured}
     else:
         case.result.pop("measured", None)
 
@@ -76,9 +86,13 @@ class _Measurement:
         self._dtype = case.what["dtype"]  # whose roundings the ranks' own results have
         self._in_wide = contextlib.nullcontext  # makes the context of every run
         self._noise = None  # of the losses, by rank, if casts that are not left out add it
+        self._roundings = None  # of the losses in float64, which are larger where values cancel
 
     def run(self):
         losses = self._leave_out_casts(self._losses(self._narrowing.watching))
+        if self._noise is None:
+            # Beside the values, which may lie where the loss jumps.
+            self._roundings = _ROOM * self._measured_noise(losses, roundoff("float64"), 2.0**-10)
         cuts = Cuts()
         again = self._losses(cuts.recording)
         steps = [gathered_uneven(value) for value in self._case.reported]
@@ -127,16 +141,18 @@ class _Measurement:
             self._noise = self._measured_noise(wide, unit)
         return wide
 
-    def _measured_noise(self, losses, unit):
+    def _measured_noise(self, losses, unit, beside=0.0):
         """Returns, by rank, how far a loss lies off a line through losses so near that only
         rounding tells them apart."""
         noise, scales = unit * losses.abs(), self._scales()
         for direction in range(DIRECTIONS):
             along = self._direction(direction, scales)
+            middle = self._moved_along(along, beside) if beside else losses
             for by in (2 * unit, 8 * unit, 32 * unit):
-                noise = torch.maximum(noise, (self._moved_along(along, by) +
-                                              self._moved_along(along, -by) - 2 * losses).abs())
-        return noise
+                apart = (self._moved_along(along, beside + by) +
+                         self._moved_along(along, beside - by) - 2 * middle).abs()
+                noise = torch.maximum(noise, apart)
+        return noise.nan_to_num(nan=0, posinf=0)
 
     def _by_element(self, cuts, losses, steps, elements, undecided):
         chosen, own = range(len(elements)), None
@@ -208,7 +224,7 @@ class _Measurement:
             along = self._direction(direction, scales)
             for step in STEPS:
                 moves = [self._moved_along(along, by * step) for by in (1, -1, 0.25, -0.25)]
-                slope = Slope(losses, step, *moves)
+                slope = Slope(losses, step, *moves, noise=self._roundings)
                 if slope.agrees(self._rows[0]):
                     break
             slope.look_for_kink(self._rows[0])
@@ -322,9 +338,10 @@ class _Measurement:
         weights = self._rows[0]
         found = []
         for step in STEPS if self._noise is None else LARGE_STEPS:
-            h = scale * step
+            h = 2.0 ** round(math.log2(scale * step))  # so that moving rounds nothing
             moved = (self._moved(item, part, element, by, watched) for by in (h, -h, h / 4, -h / 4))
-            found.append(Slope(base, h, *moved, noise=self._noise))
+            noise = self._roundings if self._noise is None else self._noise
+            found.append(Slope(base, h, *moved, noise=noise, size=scale))
             if self._noise is None and found[-1].agrees(weights):
                 break
         best = (found[-1] if self._noise is None

@@ -25,7 +25,7 @@ from .groups import Groups
 from .changed_state import ChangedState
 from .long_text import cut
 from .places import words_of
-from .program import InvalidExpression, Program, is_gradient_norm
+from .program import InvalidAt, InvalidExpression, Program, is_gradient_norm
 from .unwaited import Unwaited
 
 _TRACEBACK_LINES = 15
@@ -108,7 +108,14 @@ class _Case:
         self._observes = False
 
     def run(self):
-        self._prepare()
+        try:
+            self._prepare()
+        except InvalidAt as error:  # alike on all ranks
+            if "measured" not in self._request:
+                raise
+            from .differences import report_invalid
+
+            return report_invalid(self, error)
         before = ChangedState()
         try:
             self._run()

@@ -9,6 +9,7 @@ STEPS = (2.0**-14, 2.0**-20, 2.0**-26)
 LARGE_STEPS = (2.0**-2, 2.0**-4, 2.0**-6, 2.0**-8, 2.0**-10)  # for noisy losses
 _AGREES = 1e-4
 _KINK = 1e-4  # by how much the slopes of both sides differ, relative to them
+_ROUNDED = 16 * 2.0**-53  # of a value, relative to it
 _NOISE = 64 * 2.0**-53  # of a loss, relative to it
 
 
@@ -16,9 +17,10 @@ class Slope:
     """Computes the slopes of all ranks' losses in one element, from the losses at +h, -h, +h/4 and
     -h/4.
 
-    `noise` is that of the losses, by rank, if it exceeds float64's."""
+    `noise` is that of the losses, by rank, if it exceeds float64's. `size` is that of the element,
+    and of the values that are computed from it: what rounds them moves the slope of a curve."""
 
-    def __init__(self, base, h, up, down, up_near, down_near, noise=None):
+    def __init__(self, base, h, up, down, up_near, down_near, noise=None, size=0.0):
         self._h = h
         self._base = base
         self._far, self._near = (up - down) / (2 * h), (up_near - down_near) / (h / 2)
@@ -27,7 +29,8 @@ class Slope:
         least = _NOISE * torch.stack([base, up, down]).abs().nan_to_num(posinf=0).amax(0)
         self._noise = (least if noise is None else torch.maximum(noise, least)) / (h / 4)
         self.value = (16 * self._near - self._far) / 15
-        self.error = 4 * (self._near - self._far).abs() + self._noise
+        bend = self._gaps[1].abs() / (h / 4)
+        self.error = 4 * (self._near - self._far).abs() + self._noise + _ROUNDED * size * bend
         self.why = ""
 
     def agrees(self, weights):

@@ -29,6 +29,15 @@ def plain(x, w):
     return torch.tanh(all_sum(x * w))
 
 
+# What is computed is far smaller than what it is computed from, so that it is rounded much.
+def cancellation(x, w):
+    return (all_sum(x * w + 1e5) - 1e5 * dist.get_world_size()) * 0.5
+
+
+def near_an_optimum(x, w):
+    return (all_sum(x * w * 1e-3 + 10) - 10 * dist.get_world_size()) ** 2
+
+
 # 1: a target that gradients are stopped at
 def stop_gradient_target(x, w):
     prediction = all_sum(x * w)
