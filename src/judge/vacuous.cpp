@@ -1,6 +1,7 @@
 #include "judge/vacuous.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace distgrad {
 namespace {
@@ -13,6 +14,23 @@ bool is_zero(const std::optional<Array>& part) {
 bool is_zero(const GradientComparison& g) {
   return is_zero(g.truth_full) && std::all_of(g.truth_by_rank.begin(), g.truth_by_rank.end(),
                                               [](const auto& part) { return is_zero(part); });
+}
+
+// Returns whether all elements are NaN, and there are some.
+bool are_nan(const std::vector<GradientComparison>& gradients) {
+  bool any = false, all = true;
+  const auto look = [&](const std::optional<Array>& part) {
+    if (!part) return;
+    for (const double x : part->values()) {
+      any = true;
+      all = all && std::isnan(x);
+    }
+  };
+  for (const GradientComparison& g : gradients) {
+    look(g.truth_full);
+    for (const auto& part : g.truth_by_rank) look(part);
+  }
+  return any && all;
 }
 
 bool has_collectives(const Program& program) {
@@ -38,6 +56,10 @@ std::optional<Finding> vacuous_match(const Program& program, const Simulation& s
     finding.text =
         "Every gradient is 0 or None. Look at the loss: values taken out of the graph (detach, "
         "item), a factor of 0, an input that it does not use.";
+    return finding;
+  }
+  if (are_nan(gradients)) {
+    finding.text = "Every gradient is NaN. A wrong backward may give the same.";
     return finding;
   }
   const bool syncs = std::any_of(program.inputs.begin(), program.inputs.end(),

@@ -12,7 +12,7 @@ namespace distgrad {
 
 // Reports `vacuous` for gradients that match as those of a wrong backward would, too: no cotangent
 // reaches a collective, or there is none, and all gradients are 0 or None; or no cotangent reaches
-// a collective and there is no `sync`, which is judged, too.
+// a collective and there is no `sync`, which is judged, too; or all gradients are NaN.
 std::optional<Finding> vacuous_match(const Program&, const Simulation&, const CaseComparison&);
 
 }  // namespace distgrad

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <optional>
+
 #include "judge/sample_programs.h"
 
 namespace distgrad {
@@ -53,6 +56,26 @@ TEST(Judge, AMatchIsExpectedByDefault) {
   EXPECT_EQ(r.as_expected, true);
   EXPECT_EQ(r.elapsed_s, 0.5);
   EXPECT_EQ(r.distributed_losses.size(), 2);
+}
+
+TEST(Judge, AMatchShowsNothingWhereEveryGradientIsNaN) {
+  Finished f;
+  f.comparison.gradients[0].truth_by_rank = scalars({NAN, NAN});
+  const CaseResult r = f.judged();
+  ASSERT_EQ(r.findings.size(), 1U);
+  EXPECT_EQ(r.findings[0].rule.text(), "vacuous");
+  EXPECT_TRUE(is_vacuous(r));
+  EXPECT_EQ(r.as_expected, true);
+  EXPECT_EQ(f.judged(/*strict=*/true).as_expected, false);
+  f.comparison.gradients[0].truth_by_rank = scalars({NAN, 1});
+  EXPECT_THAT(f.judged().findings, IsEmpty());
+}
+
+TEST(Judge, AMatchThatLacksAnUnusedInputsGradientShowsSomething) {
+  Finished f;
+  f.findings = {{"no-gradient", "", "", {0, 1}, std::nullopt, "z got no gradient"}};
+  EXPECT_FALSE(is_vacuous(f.judged()));
+  EXPECT_EQ(f.judged(/*strict=*/true).as_expected, true);
 }
 
 TEST(Judge, AMismatchIsNotUnlessTheFileSaysSo) {

@@ -1,6 +1,7 @@
 // Holds the finished records that reporters print. Source: command-line contract, "JSON report".
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -99,7 +100,8 @@ inline bool is_wrong(const CaseResult& r) { return r.broken || r.as_expected == 
 // Returns true for a match that shows nothing, unless the file expects that; `findings` then says
 // why.
 inline bool is_vacuous(const CaseResult& r) {
-  return r.verdict == Verdict::kMatch && !r.findings.empty() && r.which.expected.finding.empty();
+  return r.verdict == Verdict::kMatch && r.which.expected.finding.empty() &&
+         std::ranges::any_of(r.findings, [](const Finding& f) { return f.rule == "vacuous"; });
 }
 
 struct InvalidFile {

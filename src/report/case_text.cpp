@@ -85,8 +85,8 @@ std::string outcome_text(const CaseResult& r) {
     case Verdict::kMatch: {
       const Expectation& wanted = r.which.expected;
       if (!is_wrong(r) || wanted.verdict == Verdict::kMatch) {
-        if (r.findings.empty()) return "match";
-        return is_vacuous(r) ? "match, but vacuous" : "match, vacuous as expected";
+        if (is_vacuous(r)) return "match, but vacuous";
+        return wanted.finding == "vacuous" ? "match, vacuous as expected" : "match";
       }
       return fmt::format("match, though the file expects {}{}", name_of(wanted.verdict),
                          wanted.finding.empty() ? "" : fmt::format(": {}", wanted.finding.text()));
@@ -301,7 +301,7 @@ std::string case_text(const CaseResult& r, const TextOptions& options, std::size
       named_outcome(on_one_line(r.which.id), id_width, for_terminal(outcome_text(r)), options);
   if (is_wrong(r) || options.verbose || options.simulated)
     out += detail(r, options);
-  else if (is_vacuous(r))
+  else if (r.verdict == Verdict::kMatch && r.which.expected.finding.empty())
     out += for_terminal(findings_text(r, options));
   return out;
 }

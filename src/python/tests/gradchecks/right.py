@@ -27,6 +27,19 @@ right_exchange = function(exchanged, lambda g, x: exchanged(g))
 right_root = function(rooted, lambda g, x: reduced(g) * (me() == 0))
 
 
+class WithoutBias(torch.autograd.Function):
+    """Takes a bias that a norm takes out again: its gradient is 0 but for rounding, which is
+    another each time, as under DistributedDataParallel."""
+
+    @staticmethod
+    def forward(ctx, x, bias):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, 1e-17 * torch.rand_like(g) * g
+
+
 def in_place_on_own_copy(x):
     y = x.clone()
     y *= 2
@@ -636,6 +649,8 @@ CASES = [
     Case("broadcast", right_root, matrix, right=("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3"),
          ranks=(4,)),
     Case("local", lambda x: x * 2, matrix, right=("x̄_r = 2 ȳ_r",)),
+    Case("a gradient that is 0 but for rounding",
+         lambda x, bias: right_sum(WithoutBias.apply(x, bias)), lambda: (matrix(), matrix())),
     Case("in place on its own copy", in_place_on_own_copy, matrix),
     Case("in place on the input", in_place_on_the_input, matrix, words=("writes to its input x",)),
     Case("views", of_views, matrix),
