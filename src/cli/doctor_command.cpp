@@ -59,7 +59,6 @@ std::string torch_library(const std::string& executable) {
 }
 
 // Returns 2.15.0 of 2.15.0+cu130.
-std::string_view release(std::string_view version) { return version.substr(0, version.find('+')); }
 
 // Returns the version of the torch that lib/libtorch_cpu.so belongs to, by its version.py, or "".
 std::string version_of(const std::filesystem::path& library) {
@@ -77,28 +76,29 @@ Line torch_line(const std::string& executable) {
   if (library.empty() || library.find("not found") != std::string::npos)
     return {Health::kMissing, "torch", "libtorch_cpu.so is not found by distgrad-rank",
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
-                        release(kTorchVersion))};
+                        release_of(kTorchVersion))};
   const std::string version = version_of(library);
-  if (!version.empty() && release(version) != release(kTorchVersion))
+  if (!version.empty() && release_of(version) != release_of(kTorchVersion))
     return {Health::kMissing, "torch", fmt::format("{} is torch {}", library, version),
             fmt::format("put back the torch {} that distgrad was built with, or build it again",
-                        release(kTorchVersion))};
+                        release_of(kTorchVersion))};
   return {Health::kFine, "torch", library, ""};
 }
 
 // Reports the interpreter of subjects in Python, unless --python names another.
 Line python_line() {
   Interpreters interpreters;
-  bool is_found = false;
   try {
-    const Interpreter& found = interpreters.find("");
-    is_found = true;
-    interpreters.find_for_ranks("");
-    return {Health::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
-  } catch (const UserError& error) {
-    if (is_found) return {Health::kNote, "python", error.what(), ""};
+    interpreters.find("");
+  } catch (const UserError&) {
     return {Health::kNote, "python", "none with torch was found; only subjects in Python need one",
             "--python PATH names one"};
+  }
+  try {
+    const Interpreter& found = interpreters.find_for_ranks("");
+    return {Health::kFine, "python", fmt::format("{}, with torch {}", found.path, found.torch), ""};
+  } catch (const UserError& another_torch) {
+    return {Health::kNote, "python", another_torch.what(), ""};
   }
 }
 

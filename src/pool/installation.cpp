@@ -37,7 +37,7 @@ std::string cannot_run(const std::string& program, const std::string& said) {
        {"shared libraries", "shared object", "symbol lookup error", "libtorch", "libc10"})
     is_about_torch = is_about_torch || said.find(words) != std::string::npos;
   if (!is_about_torch || kTorchVersion.empty()) return "cannot run " + program + ": " + said;
-  const std::string torch(kTorchVersion.substr(0, kTorchVersion.find('+')));
+  const std::string torch(release_of(kTorchVersion));
   return "cannot run " + program + ", which was built with torch " + torch +
          ". If it finds another one now, or none (`distgrad doctor` says), put torch " + torch +
          " back or build distgrad again. It said: " + said;

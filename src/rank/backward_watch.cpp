@@ -291,9 +291,8 @@ std::vector<ObservedCall> observed_of(const std::vector<std::shared_ptr<WatchedC
   std::vector<std::vector<const WatchedCall*>> by_step;
   for (const auto& call : calls) {
     if (call->is_unclear()) return {};
-    const auto known = std::ranges::find_if(by_step, [&](const auto& others) {
-      return others[0]->observed().step == call->observed().step;
-    });
+    const auto known = std::ranges::find_if(
+        by_step, [&](const auto& others) { return others[0]->step() == call->step(); });
     if (known == by_step.end())
       by_step.push_back({call.get()});
     else

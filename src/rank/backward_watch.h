@@ -54,6 +54,7 @@ class WatchedCall {
                          // arrived
 
   ObservedCall observed() const;
+  const std::string& step() const { return seen_.step; }
   bool has_run() const { return arrivals_ > 0; }
   // Returns true if the backward ran twice, or in parts: what was seen is no answer then.
   bool is_unclear() const { return is_unclear_; }

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "base/child_process.h"
-#include "base/memory_file.h"
 #include "base/whole_number.h"
 #include "protocol/messages.h"
 #include "rank/backends/backend_on_rank.h"
@@ -103,12 +102,12 @@ void distgrad_rank_reply(void* reply, const char* header, size_t bytes, const do
 }
 
 int distgrad_rank_work(const DistgradStart* start, void (*begin)(), DistgradAnswer answer) {
-  static const distgrad::MappedMemory board =
-      distgrad::map_shared(start->board, sizeof(distgrad::Board));
-  distgrad::keep_place_in(&reinterpret_cast<distgrad::Board*>(board.get())->ranks[start->rank]);
   distgrad::WorkerFunctions functions;
   functions.start = begin;
-  functions.answer = [answer](const distgrad::Frame& frame) { return answered(answer, frame); };
+  functions.answer = [answer](const distgrad::Frame& frame, distgrad::RankSlot& slot) {
+    distgrad::keep_place_in(&slot);
+    return answered(answer, frame);
+  };
   using distgrad::UniqueFd, distgrad::WorkerRole;
   return distgrad::run_worker(
       {start->is_simulator ? WorkerRole::kSimulator : WorkerRole::kRank, start->rank,

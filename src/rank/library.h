@@ -1,7 +1,7 @@
-// What libdistgrad_rank.so gives: to distgrad-rank its whole program; to a Python process that has
-// imported torch, and loads it, the loops of a zygote and its workers, and the operators
-// distgrad_rank::* (python_operators.cpp). It was compiled against one version of torch, and fits
-// no other.
+// Declares what libdistgrad_rank.so exports. It is the whole program of distgrad-rank. A Python
+// process that has imported torch loads it for the loops of a zygote and its workers, and for the
+// operators distgrad_rank::* (python_operators.cpp). It was compiled against one version of torch,
+// and fits no other.
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +11,7 @@
 // Does what distgrad-rank does with these words; returns the exit status, if it returns.
 DISTGRAD_BORDER int distgrad_rank_main(int argc, char** argv);
 
-// What a worker is to be (WorkerStart).
+// Says what a worker is to be, as WorkerStart does.
 struct DistgradStart {
   int is_simulator, rank, world_size;
   int socket, board, output;  // descriptors, which the worker owns

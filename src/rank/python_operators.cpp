@@ -80,7 +80,8 @@ IValue in_python(const char* name, torch::jit::Stack stack) {
   return stack.back();
 }
 
-void load(std::string request, const at::Tensor& numbers) {
+// Returns whether the loss is made of gradients.
+bool load(std::string request, const at::Tensor& numbers) {
   kept_for_backward.clear();
   watched.clear();
   const at::Tensor own = numbers.contiguous();
@@ -94,7 +95,9 @@ void load(std::string request, const at::Tensor& numbers) {
   std::visit([](auto& what) { current->program = std::move(what.program); }, decoded.value->what);
   // A driven call's program has no loss.
   const auto* run = std::get_if<RunRequest>(&decoded.value->what);
-  if (!run || !run->drive) told([] { return current->in(scalar_type(current->program.dtype)), 0; });
+  if (run && run->drive) return false;
+  return told(
+      [] { return current->in(scalar_type(current->program.dtype)).loss_is_gradient_norm; });
 }
 
 const Input& input_at(std::int64_t index) {

@@ -1,4 +1,4 @@
-// What the operators distgrad_rank::* need from the process that they run in.
+// Connects the operators distgrad_rank::* with the worker that they run in.
 #pragma once
 
 #include <vector>

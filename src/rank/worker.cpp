@@ -135,7 +135,7 @@ class Worker {
     slot_.case_id = request.id;  // last: whoever sees it sees the others
     try {
       if (functions_.answer)
-        reply = functions_.answer(frame);
+        reply = functions_.answer(frame, slot_);
       else if (const auto* simulate = std::get_if<SimulateRequest>(&request.what))
         reply.what = functions_.simulate(*simulate);
       else

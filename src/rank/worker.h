@@ -26,9 +26,9 @@ struct WorkerFunctions {
   std::function<Simulation(const SimulateRequest&)> simulate;
   std::function<RunCase(int rank, int world_size, Board*)> make_runner;
   std::function<std::vector<NotedCall>()> take_entered = {};  // calls of the last case; may be null
-  // If set, answers each request in place of simulate and make_runner. Of its reply the worker
-  // changes only `output`.
-  std::function<WorkReply(const Frame&)> answer = {};
+  // If set, answers each request in place of simulate and make_runner, and keeps the worker's slot
+  // of the board up to date. Of its reply the worker changes only `output`.
+  std::function<WorkReply(const Frame&, RankSlot&)> answer = {};
   // If set, forks in place of fork(), as Python has to hear of a fork. Returns -errno if it fails.
   std::function<int()> fork = {};
 };

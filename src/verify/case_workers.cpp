@@ -94,8 +94,8 @@ void CaseWorkers::check_torch() {
   if (torch_is_checked_ || kTorchVersion.empty()) return;
   torch_is_checked_ = true;
   const std::string version = pool_.torch_version();
-  const std::string built(kTorchVersion.substr(0, kTorchVersion.find('+')));
-  if (version.substr(0, version.find('+')) != built)
+  const std::string built(release_of(kTorchVersion));
+  if (release_of(version) != built)
     throw SystemError("distgrad was built with torch " + built + ", but " + rank_executable() +
                       " runs with torch " + version + "; build it again");
 }

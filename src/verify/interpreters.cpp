@@ -112,13 +112,13 @@ const Interpreter& Interpreters::find(const std::string& asked) {
 }
 
 const Interpreter& Interpreters::find_for_ranks(const std::string& asked) {
-  const auto release = [](std::string_view torch) { return torch.substr(0, torch.find('+')); };
   const Interpreter& found = find(asked);
-  if (release(found.torch) != release(kTorchVersion))
+  const std::string_view built = release_of(kTorchVersion);
+  if (release_of(found.torch) != built)
     throw UserError(fmt::format(
         "{} has torch {}, and distgrad was built with torch {}: build it with that Python, or name "
         "one with torch {} with --python PATH",
-        found.path, found.torch, release(kTorchVersion), release(kTorchVersion)));
+        found.path, found.torch, built, built));
   return found;
 }
 

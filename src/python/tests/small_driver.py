@@ -3,7 +3,6 @@ any patience."""
 
 import os
 import socket
-import struct
 import subprocess
 import sys
 import unittest
@@ -15,7 +14,7 @@ sys.path.insert(0, str(PROGRAM.parents[2]))
 import torch  # noqa: E402
 
 from distgrad.ranks.messages import Message, MessageWriter  # noqa: E402
-from small_frames import Channel, FrameWriter  # noqa: E402
+from small_frames import Channel, packed  # noqa: E402
 
 OUTPUT_BYTES = 16 << 20
 
@@ -26,12 +25,6 @@ def memfd(size):
     fd = os.memfd_create("test", os.MFD_CLOEXEC)
     os.ftruncate(fd, size)
     return fd
-
-
-def pack(header, descriptors=(), writer=None):
-    data, fd = (writer or FrameWriter()).frame(header)
-    assert fd is None
-    return data[:12] + struct.pack("<I", len(descriptors)) + data[16:]
 
 
 class Driver:
@@ -54,7 +47,7 @@ class Driver:
         return receive(self.control)
 
     def send(self, descriptors=(), **request):
-        socket.send_fds(self.socket, [pack(request, descriptors)], list(descriptors))
+        socket.send_fds(self.socket, [packed(request, len(descriptors))], list(descriptors))
 
     def fork(self, worker, rank, world_size, board, role="rank"):
         ours, theirs = socket.socketpair()
@@ -104,11 +97,11 @@ class Rank:
     def request(self, program, subject="python:reference", weights=None, **more):
         """In `program` tensors may stand for themselves."""
         self.id += 1
-        writer = FrameWriter()
+        writer = MessageWriter()
         weights = torch.tensor(weights or [1.0] * program["world_size"])
         header = {"kind": "run", "id": self.id, "program": program, "subject": subject,
                   "backend": "gloo", "weights": weights, **more}
-        os.write(self.channel.fileno(), pack(placed(header, writer), (), writer))
+        os.write(self.channel.fileno(), packed(placed(header, writer), 0, writer))
 
     def reply(self):
         """(header, frame)."""

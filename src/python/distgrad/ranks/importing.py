@@ -251,7 +251,7 @@ def _limited_memory():
     before = resource.getrlimit(resource.RLIMIT_DATA)
     allowed = int(os.environ.get("DISTGRAD_MAX_MEMORY", 0))
     if allowed:
-        limit_memory(allowed, for_good=False)
+        limit_memory(allowed)
     try:
         yield
     finally:

@@ -9,7 +9,7 @@ import torch
 
 
 class Start(ctypes.Structure):
-    """What a worker is to be: DistgradStart."""
+    """Says what a worker is to be: DistgradStart."""
 
     _fields_ = [(name, ctypes.c_int) for name in
                 ("is_simulator", "rank", "world_size", "socket", "board", "output", "uses_gpu")]

@@ -1,4 +1,5 @@
-"""What a message of docs/protocol.md holds: a JSON header, and float64 tensor data."""
+"""Reads and writes what a message of docs/protocol.md holds: a JSON header, and float64 tensor
+data."""
 
 import json
 import math

@@ -58,14 +58,14 @@ def kill_group(pid):
         os.killpg(pid, signal.SIGKILL)
 
 
-def limit_memory(allowed, for_good=True):
-    """Limits data memory to `allowed` bytes more than there are now. Unless `for_good`, the limit
-    may be raised again."""
+def limit_memory(allowed):
+    """Limits data memory to `allowed` bytes more than there are now. The limit may be raised
+    again."""
     with open("/proc/self/status") as file:
         held = 1024 * next(int(line.split()[1]) for line in file if line.startswith("VmData:"))
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
     limit = held + allowed if most == resource.RLIM_INFINITY else min(held + allowed, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit if for_good else most))
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def raise_descriptor_limit():

@@ -66,7 +66,7 @@ class Program:
         self._operators, _calls = torch.ops.distgrad_rank, calls
         self.what = message.header["program"]
         self._index = {item["name"]: i for i, item in enumerate(self.what["inputs"])}
-        _told(self._operators.load, message.text, message.data)
+        self.loss_is_gradient_norm = _told(self._operators.load, message.text, message.data)
 
     def leaf(self, name, rank):
         """Returns the leaf of an input in the case's dtype: this rank's if the input is local."""
@@ -120,12 +120,6 @@ def delay_backward(value, seconds):
     """Makes the backward of `value` begin so much later, before hooks that it has see anything."""
     library.loaded()
     torch.ops.distgrad_rank.delay_backward(value, seconds)
-
-
-def is_gradient_norm(loss):
-    """Returns whether the loss is squared_gradient_norm(...), whose parentheses the driver's front
-    end has checked."""
-    return loss.strip(" \t").startswith("squared_gradient_norm(")
 
 
 def is_local(item):

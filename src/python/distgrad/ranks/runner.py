@@ -25,7 +25,7 @@ from .groups import Groups
 from .changed_state import ChangedState
 from .long_text import cut
 from .places import words_of
-from .program import InvalidAt, InvalidExpression, Program, is_gradient_norm
+from .program import InvalidAt, InvalidExpression, Program
 from .unwaited import Unwaited
 
 _TRACEBACK_LINES = 15
@@ -130,8 +130,8 @@ class _Case:
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
         observed = self._request.get("observe", False)
-        # Where the loss is made of gradients, a call has two backwards.
-        self._observes = observed and not is_gradient_norm(self.what["loss"]["text"])
+        # A call has two backwards where the loss is made of gradients.
+        self._observes = observed and not self.program.loss_is_gradient_norm
         self.make_leaves()
         self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
         if observed:

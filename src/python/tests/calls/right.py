@@ -29,7 +29,7 @@ def plain(x, w):
     return torch.tanh(all_sum(x * w))
 
 
-# What is computed is far smaller than what it is computed from, so that it is rounded much.
+# These compute something small from something large, so that it is rounded much.
 def cancellation(x, w):
     return (all_sum(x * w + 1e5) - 1e5 * dist.get_world_size()) * 0.5
 

@@ -1,4 +1,4 @@
-"""What an audit need not ask of in full: one that always raises, and those that work along one dim
+"""Functions that an audit need not try in full: one always raises, others work along one dim
 alone."""
 
 import os
