@@ -2,15 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string_view>
 #include <vector>
 
+#include "judge/closeness.h"
 #include "judge/compare.h"
 #include "model/element_index.h"
 
 namespace distgrad {
 namespace {
+
+// An estimated bound may be exceeded by chance, but not by so many times.
+constexpr double kMostOfBound = 64;
+// A bound above this part of the largest gradient may hide a mistake.
+constexpr double kHides = 1.0 / 64;
+
+// Returns true if what is computed is rounded to a narrower dtype than float64.
+bool rounds(const Case& which, const Simulation& simulation) {
+  return which.dtype != DType::kFloat64 || !simulation.casts.empty();
+}
 
 // Gives elements whose truth is unknown an infinite bound.
 void open_bounds(const std::vector<UndecidedElement>& elements, std::vector<Gradient>& bounds) {
@@ -125,18 +138,47 @@ IntendedTruth as_intended(SimulateRequest asked, Simulation simulation) {
   return {std::move(asked), std::move(simulation)};
 }
 
-bool could_be_rounding(const Case& which, const CaseComparison& comparison) {
+bool could_be_rounding(const Case& which, const Simulation& simulation,
+                       const CaseComparison& comparison) {
   const bool derived =
       !which.scenario || which.scenario->tolerance.kind == Tolerance::Kind::kDerived;
-  return derived && which.dtype != DType::kFloat64 && !comparison.truth && !comparison.program;
+  return derived && rounds(which, simulation) && !comparison.truth && !comparison.program &&
+         std::ranges::all_of(comparison.gradients, [](const GradientComparison& g) {
+           // Not finite is what overflows in a narrower dtype.
+           return g.equal || !std::isfinite(g.max_abs_error) ||
+                  g.max_abs_error <= kMostOfBound * g.bound;
+         });
 }
 
-std::string dispute_about_rounding(DType dtype, const CaseComparison& comparison) {
+bool bounds_may_hide_mistakes(const Case& which, const SimulateRequest& asked,
+                              const Simulation& simulation) {
+  if (asked.program.is_widened || !rounds(which, simulation) || simulation.gradients.empty() ||
+      simulation.is_right_in_float64)
+    return false;
+  for (std::size_t i = 0; i < simulation.bounds.size(); ++i) {
+    double gradient = 0, bound = 0;
+    for (const auto& part : simulation.gradients[0][i].parts)
+      if (part) gradient = std::max(gradient, largest_magnitude(part->values()));
+    for (const auto& part : simulation.bounds[i].parts)
+      if (part) bound = std::max(bound, largest_magnitude(part->values()));
+    if (bound > kHides * gradient) return true;
+  }
+  return false;
+}
+
+std::string dispute_about_rounding(const Case& which, const Simulation& simulation,
+                                   const CaseComparison& comparison) {
   const GradientComparison* g = first_differing(comparison);
+  const std::string text = g ? difference_text(*g) : "the forward values differ";
+  if (which.dtype == DType::kFloat64)
+    return fmt::format(
+        "{}; without the code's casts ({}) the gradients are right, so that it is a "
+        "matter of their rounding",
+        text, texts_of(simulation.casts));
   return fmt::format(
       "{}; in float64 the case matches, so that it is a matter of rounding in {}: give a "
       "\"tolerance\"",
-      g ? difference_text(*g) : "the forward values differ", traits(dtype).name);
+      text, traits(which.dtype).name);
 }
 
 }  // namespace distgrad

@@ -25,11 +25,15 @@ struct IntendedTruth {
 };
 IntendedTruth as_intended(SimulateRequest, Simulation);
 
-// Returns true if the difference may be rounding: the dtype is narrower than float64, and the bound
-// is estimated, not proven, as for all programs that call code.
-bool could_be_rounding(const Case&, const CaseComparison&);
+// Returns true if the difference may be rounding: the case's dtype, or one that the code casts to,
+// is narrower than float64, and the bound, which is estimated and not proven, is not exceeded many
+// times.
+bool could_be_rounding(const Case&, const Simulation&, const CaseComparison&);
 
-// Says so of a case that matches in float64.
-std::string dispute_about_rounding(DType, const CaseComparison&);
+// Returns true if an estimated bound is so large that a wrong gradient may lie within it.
+bool bounds_may_hide_mistakes(const Case&, const SimulateRequest& asked, const Simulation&);
+
+// Says so of a case that is right in float64.
+std::string dispute_about_rounding(const Case&, const Simulation&, const CaseComparison&);
 
 }  // namespace distgrad

@@ -137,6 +137,8 @@ struct Program {
     std::variant<Array, std::vector<Array>, Expression> value;
   };
   std::vector<Truth> truth;
+  // Users' code runs in float64 whatever it casts to, or the run fails.
+  bool is_widened = false;
 
   const Group* group_named(const std::string& name) const;
   // Returns the group's lists of ranks. The name "" is the world, which is one list.

@@ -137,6 +137,8 @@ struct Simulation {
   std::vector<std::string> cuts;
   std::vector<UndecidedElement> undecided_elements;
   std::vector<std::string> casts;  // the code's, to narrower dtypes: gradients are without them
+  // The ranks' own backward gives these gradients if the code runs in float64. False if unknown.
+  bool is_right_in_float64 = false;
 };
 
 struct RankError {

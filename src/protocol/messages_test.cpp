@@ -95,6 +95,7 @@ Program full_program() {
   p.truth = {{"a", "/truth/a", kOdd},
              {"b", "/truth/b", std::vector<Array>{kOdd}},
              {"c", "/t", Expression{"1", "/t/c"}}};
+  p.is_widened = true;
   return p;
 }
 
@@ -163,6 +164,7 @@ void expect_same_steps(const std::vector<Step>& a, const std::vector<Step>& b) {
 void expect_same(const Program& a, const Program& b) {
   EXPECT_EQ(a.world_size, b.world_size);
   EXPECT_EQ(a.dtype, b.dtype);
+  EXPECT_EQ(a.is_widened, b.is_widened);
   ASSERT_EQ(a.groups.size(), b.groups.size());
   for (std::size_t i = 0; i < a.groups.size(); ++i) {
     EXPECT_EQ(a.groups[i].name, b.groups[i].name);
@@ -354,6 +356,7 @@ TEST(Messages, Simulation) {
   s.held = {{"a", {kOdd}}};
   s.cuts = {"detach() in layer.py:12"};
   s.casts = {"bfloat16 in layer.py:13"};
+  s.is_right_in_float64 = true;
   s.undecided_elements = {{"a", 2, 5, "a kink"}};
   const WorkReply reply{3, s, RankError{ErrorKind::kCrash, -1, "y", "m"}, "printed \xff", 1234};
   const auto got = round_trip<WorkReply>(encode(reply), decode_any_reply);
@@ -392,6 +395,7 @@ TEST(Messages, Simulation) {
   expect_same(s.held, t.held);
   EXPECT_EQ(t.cuts, s.cuts);
   EXPECT_EQ(t.casts, s.casts);
+  EXPECT_EQ(t.is_right_in_float64, s.is_right_in_float64);
   ASSERT_EQ(t.undecided_elements.size(), 1U);
   EXPECT_EQ(t.undecided_elements[0].input, "a");
   EXPECT_EQ(t.undecided_elements[0].part, 2);

@@ -154,7 +154,8 @@ inline void check_ranks(const Program& program) {
 
 template <class Archive>
 void fields(Archive& a, Like<Program> auto& program) {
-  auto& [world_size, dtype, groups, inputs, steps, loss, single_device, truth] = program;
+  auto& [world_size, dtype, groups, inputs, steps, loss, single_device, truth, is_widened] =
+      program;
   a.integer("world_size", world_size, 1, kMostInt);
   a("dtype", dtype);
   a("groups", groups);
@@ -163,6 +164,7 @@ void fields(Archive& a, Like<Program> auto& program) {
   a("loss", loss);
   a.optional("single_device", single_device);
   a.optional("truth", truth);
+  a.optional("is_widened", is_widened, false);
   if constexpr (Archive::kReads) check_ranks(program);
 }
 

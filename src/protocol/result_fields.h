@@ -99,7 +99,7 @@ void fields(auto& a, Like<Simulation> auto& simulation) {
   auto& [invalid, losses, loss_bounds, steps, cotangents, gradients, bounds, exact, bound_notes,
          undecided, forward_only, reaches_no_collective, single_loss, single_loss_bound,
          single_gradients, single_bounds, file_truth, differences, held, cuts, undecided_elements,
-         casts] = simulation;
+         casts, is_right_in_float64] = simulation;
   a.optional("invalid", invalid);
   a("losses", losses);
   a("loss_bounds", loss_bounds);
@@ -122,6 +122,7 @@ void fields(auto& a, Like<Simulation> auto& simulation) {
   a.optional("cuts", cuts);
   a.optional("undecided_elements", undecided_elements);
   a.optional("casts", casts);
+  a.optional("is_right_in_float64", is_right_in_float64, false);
 }
 
 // Cuts a rank's text, which may be of any length.

@@ -41,7 +41,10 @@ class Concluding {
       comparison = compared_with_all_that_is_needed();
       if (!run_) listener_.on_truth(case_, truth_.asked.program, simulated.simulation, comparison);
       outcome.comparison = &comparison;
-      if (run_ && calls_code(case_) && !comparison.equal()) {
+      const bool runs_code = run_ && calls_code(case_);
+      if (runs_code && bounds_may_hide_mistakes(case_, truth_.asked, truth_.run.simulation))
+        if (std::optional<CaseResult> wrong = wrong_in_float64()) return *std::move(wrong);
+      if (runs_code && !comparison.equal()) {
         outcome.dispute = why_disputed(comparison);
         if (outcome.dispute.empty()) {
           asked = &intended().asked;
@@ -111,19 +114,54 @@ class Concluding {
   // or returns "".
   std::string why_disputed(const CaseComparison& comparison) {
     std::string why = dispute(case_, truth_.asked, truth_.run.simulation, *run_, comparison);
-    if (!why.empty() || comparison.equal() || !could_be_rounding(case_, comparison)) return why;
-    return is_right_in_float64() ? dispute_about_rounding(case_.dtype, comparison) : "";
+    if (!why.empty() || !could_be_rounding(case_, truth_.run.simulation, comparison)) return why;
+    const Simulation& simulation = truth_.run.simulation;
+    const bool is_right = simulation.is_right_in_float64 || (widened() && wide_->is_right());
+    return is_right ? dispute_about_rounding(case_, simulation, comparison) : "";
   }
 
-  bool is_right_in_float64() {
-    Case c = case_;
-    c.dtype = DType::kFloat64;
-    SimulateRequest request = truth_.asked;
-    request.program.dtype = c.dtype;
-    const SimulationRun exact = workers_.simulate_now(request, c);
-    if (exact.error || exact.simulation.invalid) return false;
-    const DistributedRun run = workers_.run_now(run_request(c, request.program), c);
-    return is_complete(run) && compare(c, request, exact.simulation, &run).equal();
+  // Holds the same program, run in float64 whatever its own dtypes are.
+  struct Widened {
+    Case which;
+    SharedTruth truth;
+    DistributedRun run;
+
+    bool is_right() const {
+      return compare(which, truth.asked, truth.run.simulation, &run).equal();
+    }
+  };
+
+  // Returns false if the program cannot be run so.
+  bool widened() {
+    if (!is_tried_) wide_ = run_widened();
+    is_tried_ = true;
+    return wide_.has_value();
+  }
+
+  std::optional<Widened> run_widened() {
+    Widened wide{case_, {}, {}};
+    wide.which.dtype = DType::kFloat64;
+    wide.truth.asked = truth_.asked;
+    wide.truth.asked.program.dtype = wide.which.dtype;
+    wide.truth.asked.program.is_widened = true;
+    wide.truth.run = workers_.simulate_now(wide.truth.asked, wide.which);
+    const Simulation& simulation = wide.truth.run.simulation;
+    if (wide.truth.run.error || simulation.invalid || !simulation.undecided.empty()) return {};
+    wide.run = workers_.run_now(run_request(wide.which, wide.truth.asked.program), wide.which);
+    if (!is_complete(wide.run)) return {};
+    return wide;
+  }
+
+  // Judges the case in float64, if it is wrong there.
+  std::optional<CaseResult> wrong_in_float64() {
+    if (!widened() || wide_->is_right()) return {};
+    CaseResult result =
+        Concluding(wide_->which, wide_->truth, &wide_->run, options_, workers_, listener_).result();
+    result.which.dtype = case_.dtype;
+    result.notes.push_back(
+        "these are figures of a run in float64: in the case's own dtypes roundings may hide the "
+        "mistake");
+    return result;
   }
 
   const IntendedTruth& intended() {
@@ -156,6 +194,8 @@ class Concluding {
   const VerifyOptions& options_;
   CaseWorkers& workers_;
   VerifyListener& listener_;
+  std::optional<Widened> wide_;
+  bool is_tried_ = false;  // wide_
 };
 
 }  // namespace

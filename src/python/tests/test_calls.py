@@ -143,6 +143,27 @@ class Calls(unittest.TestCase):
         self.assertAlmostEqual(
             cases["identity_beside_ste"]["gradients"]["x"]["truth"]["by_rank"][0][0], 48, places=6)
 
+    def test_roundings_of_narrow_dtypes_hide_no_factor(self):
+        simulate = "python:wrong.py:sum_of_all"
+        self.write("cast", scenario("python:wrong.py:most_through_bfloat16"))
+        for name, more in (("measured", {}), ("simulated", {"simulate": simulate})):
+            self.write(name, scenario("python:wrong.py:most", dtype="bfloat16", **more))
+            self.write(name + "_by_rank",
+                       scenario("python:wrong.py:most_by_rank", dtype="bfloat16", **more))
+        self.write("float32", scenario("python:wrong.py:more_in_float32", dtype="float32"))
+        code, cases, output = self.run_all()
+        self.assertEqual(code, 1, output)
+        texts = {name: [f["text"] for f in case["findings"]] for name, case in cases.items()}
+        for name, case in cases.items():
+            with self.subTest(name):
+                self.assertEqual(case["verdict"], "mismatch", case)
+                self.assertEqual(any("a run in float64" in note for note in case.get("notes", [])),
+                                 name != "float32", case)
+        for name in ("cast", "measured", "simulated"):
+            self.assertIn("4/5 of the truth on every rank", " ".join(texts[name]))
+        for name in ("measured_by_rank", "simulated_by_rank"):
+            self.assertNotIn("of the truth on every rank", " ".join(texts[name]))
+
     def test_no_gradient_passes_for_roundings_of_many_steps_and_ranks(self):
         case = scenario("python:wrong.py:nothing_through_bfloat16", world_size=4,
                         inputs={"x": {"random": {"shape": [3], "kind": "normal"}}, "w": 1.0})

@@ -83,8 +83,10 @@ class _Measurement:
         self._loss_is_checked = False
         self._move = None  # maps an input's name to what is added to this rank's leaf
         self._narrowing = Narrowing()
+        self._is_widened = case.what.get("is_widened", False)
         self._dtype = case.what["dtype"]  # whose roundings the ranks' own results have
         self._in_wide = contextlib.nullcontext  # makes the context of every run
+        self._is_right = False  # the ranks' own backward, as far as that is known
         self._noise = None  # of the losses, by rank, if casts that are not left out add it
         self._roundings = None  # of the losses in float64, which are larger where values cancel
 
@@ -105,11 +107,13 @@ class _Measurement:
                                  dtype=torch.float64)
             reply = self._reply(losses, steps, unknown, torch.zeros(len(elements)), [])
         elif (own := self._confirmed(elements, losses)) is not None:
+            self._is_right = True
             reply = self._reply(losses, steps, own,
                                 _SEEN * own[0].abs().amax() * torch.ones(len(elements)), [])
         else:
             reply = self._by_element(cuts, losses, steps, elements, undecided)
         reply["undecided"] = undecided
+        reply["is_right_in_float64"] = self._is_right
         if self._narrowing.casts:
             reply["casts"] = self._narrowing.casts
         return reply
@@ -122,8 +126,10 @@ class _Measurement:
         self._narrowing.casts, self._narrowing.dtypes = casts, dtypes
         if not casts:
             return losses
-        self._dtype = self._narrowing.narrowest(self._dtype)
-        unit, failed, wide = roundoff(self._dtype), False, losses
+        narrowest = self._narrowing.narrowest(self._dtype)
+        if not self._is_widened:  # else the ranks leave the casts out, too
+            self._dtype = narrowest
+        unit, failed, wide = roundoff(narrowest), False, losses
         self._in_wide = self._narrowing.widening
         try:
             wide = self._losses()
@@ -138,6 +144,8 @@ class _Measurement:
             lost = self._narrowing.lost = self._gathered(self._narrowing.lost)
         if lost:
             self._narrowing.lost = lost
+            if self._is_widened:
+                raise InvalidAt("", f"{lost[0]} cannot be widened")
             self._noise = self._measured_noise(wide, unit)
         return wide
 
@@ -170,9 +178,17 @@ class _Measurement:
         meant = slopes
         if self._everywhere(cuts.any()):
             meant = self._hold(cuts, losses, elements, slopes, own, reply, undecided)
-        if self._everywhere(hooks.any_registered()):
-            self._leave_out_hooks(meant, reply)
+        if self._everywhere(hooks.any_registered()) and self._leave_out_hooks(meant, reply):
+            self._is_right = True
+        elif self._dtype != "float64" and self._is_plain():
+            self._is_right = self._are(own if own is not None else self._own_gradients(), meant)
         return reply
+
+    def _are(self, own, slopes):
+        """Returns whether the ranks' gradients are the slopes of the objective, of all elements."""
+        slack = _OF_OWN * float(own[0].abs().nan_to_num(posinf=0).amax())
+        return all(s.why or abs(float(weighted(s.value, self._rows[0]) - own[0][i])) <= slack +
+                   float(weighted(s.error, self._rows[0].abs())) for i, s in slopes.items())
 
     def _leave_out_noise(self, slopes):
         """Marks elements as unknown if their differences have so few digits that a mistake could
@@ -414,25 +430,22 @@ class _Measurement:
 
     def _leave_out_hooks(self, slopes, reply):
         """Counts the result of hooks that change a gradient as meant, if the ranks' backward
-        without them gives the measured slopes."""
+        without them gives the measured slopes. Returns whether it does."""
         if not self._is_plain():
-            return
+            return False
         with hooks.noting() as noted:
             with_hooks = self._own_gradients()[0]
         communicating = self._gathered(noted.communicating)
         changing = [text for text in self._gathered(noted.changing) if text not in communicating]
         if not changing:
-            return
+            return False
         with hooks.leaving_out(changing):
             without = self._own_gradients()[0]
-        slack = _OF_OWN * float(without.abs().nan_to_num(posinf=0).amax())
-        for i, slope in slopes.items():
-            apart = abs(float(weighted(slope.value, self._rows[0]) - without[i]))
-            if not slope.why and not apart <= slack + float(weighted(slope.error,
-                                                                     self._rows[0].abs())):
-                return
+        if not self._are(without[None], slopes):
+            return False
         reply["held"] = self._by_input(with_hooks)
         reply["cuts"] = reply.get("cuts", []) + [f"a hook: {text}" for text in changing]
+        return True
 
     def _is_plain(self):
         """Returns whether the leaves' gradients can be put together from what the ranks hold."""

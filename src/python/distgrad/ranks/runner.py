@@ -133,10 +133,25 @@ class _Case:
         # A call has two backwards where the loss is made of gradients.
         self._observes = observed and not self.program.loss_is_gradient_norm
         self.make_leaves()
-        self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
+        with self._widened():
+            self.run_backward(self.subject.forward(self._to_end, [leaf for _, leaf in self.leaves]))
         if observed:
             self.result["shares"] = self.written(leaf.grad for _, leaf in self.leaves)
         self.result["gradients"] = self.written(self.gradients())
+
+    @contextlib.contextmanager
+    def _widened(self):
+        """Runs code in float64 if the program asks for that. Raises SubjectError if it cannot."""
+        if not self.what.get("is_widened", False):
+            yield
+            return
+        from .narrowing import Narrowing  # here, as few cases need it
+
+        narrowing = Narrowing()
+        with narrowing.widening():
+            yield
+        if narrowing.lost:
+            raise SubjectError(f"{narrowing.lost[0]} cannot be widened")
 
     def written(self, tensors):
         """Writes the tensors and returns what stands for them in the reply."""

@@ -75,7 +75,12 @@ class _Simulation:
         with self._narrowing.watching():
             self._forward()
         with self._narrowing.widening() if self._narrowing.casts else contextlib.nullcontext():
-            return self._reply()
+            reply = self._reply()
+        if self._narrowing.casts:
+            reply["casts"] = self._narrowing.casts
+        if self._narrowing.lost and self._what.get("is_widened", False):
+            raise InvalidAt("", f"{self._narrowing.lost[0]} cannot be widened")
+        return reply
 
     def _reply(self):
         losses, reported = self._forward()
@@ -136,7 +141,10 @@ class _Simulation:
     def _bounds(self, losses, reported, gradient):
         flat = [*losses, *(x for _, values in reported for x in values)]
         plain = [x.detach() for x in flat] + gradient
-        spread, dtype = Spread(plain), self._narrowing.narrowest(self._what["dtype"])
+        dtype = self._what["dtype"]
+        if not self._what.get("is_widened", False):
+            dtype = self._narrowing.narrowest(dtype)
+        spread = Spread(plain)
         for run in range(RUNS):
             with Rounding(dtype, run):
                 again, told_again = self._forward()

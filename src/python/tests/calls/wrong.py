@@ -181,3 +181,48 @@ class _Nothing(_Identity):
 
 def nothing_through_bfloat16(x, w):
     return _Nothing.apply(x.bfloat16()).to(x.dtype)
+
+
+class _Most(_Identity):
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g)
+        return 0.8 * g
+
+
+class _MostByRank(_Identity):
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g)
+        return (0.8 - 0.1 * dist.get_rank()) * g
+
+
+class _MoreInFloat32(_Identity):
+    @staticmethod
+    def backward(ctx, g):
+        g = g.clone()
+        dist.all_reduce(g)
+        return 1.5 * g if g.dtype == torch.float32 else g
+
+
+def most(x, w):
+    return _Most.apply(x * w)
+
+
+def most_through_bfloat16(x, w):
+    return _Most.apply((x * w).bfloat16()).to(x.dtype)
+
+
+def most_by_rank(x, w):
+    return _MostByRank.apply(x * w)
+
+
+def more_in_float32(x, w):
+    return _MoreInFloat32.apply(x * w)
+
+
+def sum_of_all(xs, ws):
+    total = sum(x * w for x, w in zip(xs, ws))
+    return [total for _ in xs]
