@@ -50,7 +50,6 @@ void blame_whole_row(std::vector<CaseResult>& cases, std::size_t first, const Ju
                        .collective = std::string(traits(j.kind).name),
                        .step = {},
                        .ranks = {},
-                       .factor = {},
                        .text = why}};
 }
 

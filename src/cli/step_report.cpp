@@ -49,7 +49,6 @@ Finding finding_of(const Json& wrong) {
                   .collective = {},
                   .step = {},
                   .ranks = {},
-                  .factor = {},
                   .text = joined(wrong.at("text"))};
   const std::map<int, double> factors = factors_of(wrong);
   for (const auto& [rank, factor] : factors)

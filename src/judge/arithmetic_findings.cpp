@@ -88,12 +88,7 @@ bool lacks_only_zeros(const Evidence& evidence) {
 std::optional<Finding> no_gradient_finding(const Evidence& evidence, const Step* step) {
   const std::vector<int> ranks = evidence.ranks_without_gradient();
   if (ranks.empty()) return std::nullopt;
-  Finding finding{.rule = "no-gradient",
-                  .collective = "",
-                  .step = "",
-                  .ranks = ranks,
-                  .factor = {},
-                  .text = ""};
+  Finding finding{.rule = "no-gradient", .ranks = ranks};
   std::vector<std::string> names;
   for (const GradientComparison& g : evidence.comparison().gradients)
     if (std::any_of(ranks.begin(), ranks.end(),
@@ -158,12 +153,7 @@ std::optional<Finding> objective_finding(const Evidence& evidence,
                                          const std::optional<Scaling>& scaling) {
   const std::vector<std::string> satisfied = satisfied_objectives(evidence);
   if (satisfied.empty()) return std::nullopt;
-  Finding finding{.rule = "objective",
-                  .collective = "",
-                  .step = "",
-                  .ranks = evidence.differing_ranks(),
-                  .factor = {},
-                  .text = ""};
+  Finding finding{.rule = "objective", .ranks = evidence.differing_ranks()};
   if (scaling) finding.factor = scaling->common;
   std::vector<std::string> meant;
   for (const std::string& name : satisfied)
@@ -180,12 +170,7 @@ std::optional<Finding> objective_finding(const Evidence& evidence,
 std::optional<Finding> scaled_finding(const Evidence& evidence,
                                       const std::optional<Scaling>& scaling) {
   if (!scaling) return std::nullopt;
-  Finding finding{.rule = "scaled",
-                  .collective = "",
-                  .step = "",
-                  .ranks = evidence.differing_ranks(),
-                  .factor = scaling->common,
-                  .text = ""};
+  Finding finding{.rule = "scaled", .ranks = evidence.differing_ranks(), .factor = scaling->common};
   if (!scaling->common) {
     std::vector<std::string> each;
     for (const auto& [input, factor] : scaling->by_input)
@@ -299,10 +284,7 @@ std::optional<Finding> rounded(const Evidence& evidence, const std::optional<Sca
     if (is_of_code && narrow != DType::kFloat32 && !shows(evidence, narrow)) continue;
     return Finding{
         .rule = "precision",
-        .collective = "",
-        .step = "",
         .ranks = evidence.differing_ranks(),
-        .factor = {},
         .text = fmt::format(
             "{}, by no more than {} rounds: something on the way back went through it. "
             "{}",

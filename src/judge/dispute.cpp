@@ -10,6 +10,8 @@
 
 #include "judge/closeness.h"
 #include "judge/compare.h"
+#include "judge/phrases.h"
+#include "judge/user_code_slack.h"
 #include "model/element_index.h"
 
 namespace distgrad {
@@ -52,27 +54,11 @@ const GradientComparison* first_differing(const CaseComparison& comparison) {
   return nullptr;
 }
 
-double value_at(const std::optional<Array>& array, const std::vector<std::int64_t>& index) {
-  if (!array) return 0;
-  std::int64_t element = 0;
-  for (std::size_t d = 0; d < index.size() && d < array->shape().size(); ++d)
-    element = element * array->shape()[d] + index[d];
-  return element < array->size() ? (*array)[element] : std::numeric_limits<double>::quiet_NaN();
-}
-
-// Returns "x[2] on rank 1: the ranks hold 0, the loss's slope is 2".
+// Returns "x[2] on rank 1: the gradient is 0, the slope of the objective 2".
 std::string difference_text(const GradientComparison& g) {
-  const GradientComparison::Place& place = *g.first_difference;
-  const auto rank = static_cast<std::size_t>(place.rank);
-  const std::optional<Array> none;
-  const bool local = !g.truth_by_rank.empty();
-  const auto& truth =
-      local ? (rank < g.truth_by_rank.size() ? g.truth_by_rank[rank] : none) : g.truth_full;
-  const auto& observed = !local && g.observed_full          ? g.observed_full
-                         : rank < g.observed_by_rank.size() ? g.observed_by_rank[rank]
-                                                            : none;
-  return fmt::format("{}: the gradient is {:.6g}, the slope of the objective {:.6g}", place_text(g),
-                     value_at(observed, place.index), value_at(truth, place.index));
+  const auto [observed, truth] = at_first_difference(g);
+  return fmt::format("{}: the gradient is {}, the slope of the objective {}", place_text(g),
+                     observed == "no gradient" ? "missing" : observed, truth);
 }
 
 // Says why the truth of the first element that differs is unknown.
@@ -155,14 +141,10 @@ bool bounds_may_hide_mistakes(const Case& which, const SimulateRequest& asked,
   if (asked.program.is_widened || !rounds(which, simulation) || simulation.gradients.empty() ||
       simulation.is_right_in_float64)
     return false;
-  for (std::size_t i = 0; i < simulation.bounds.size(); ++i) {
-    double gradient = 0, bound = 0;
-    for (const auto& part : simulation.gradients[0][i].parts)
-      if (part) gradient = std::max(gradient, largest_magnitude(part->values()));
+  for (std::size_t i = 0; i < simulation.bounds.size(); ++i)
     for (const auto& part : simulation.bounds[i].parts)
-      if (part) bound = std::max(bound, largest_magnitude(part->values()));
-    if (bound > kHides * gradient) return true;
-  }
+      if (part && largest_magnitude(part->values()) > kHides * largest_gradient(simulation, i))
+        return true;
   return false;
 }
 

@@ -85,8 +85,7 @@ std::string narrowness_phrase(const ForwardDifference& d) {
 std::optional<Finding> truth_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().truth;
   if (!d) return std::nullopt;
-  Finding finding{
-      .rule = "truth", .collective = "", .step = "", .ranks = {}, .factor = d->factor, .text = ""};
+  Finding finding{.rule = "truth", .ranks = {}, .factor = d->factor};
   if (d->rank >= 0) finding.ranks = {d->rank};
   finding.text = fmt::format(
       "The file's truth for {} is {}, the program gives {}{}. Either the figure is wrong, or the "
@@ -100,12 +99,7 @@ std::optional<Finding> truth_finding(const Evidence& evidence) {
 std::optional<Finding> program_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().program;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "program",
-                  .collective = "",
-                  .step = "",
-                  .ranks = {},
-                  .factor = d->factor,
-                  .text = ""};
+  Finding finding{.rule = "program", .ranks = {}, .factor = d->factor};
   const std::string what =
       d->input.empty() ? "The distributed program computes another loss than single_device: the "
                          "objective is"
@@ -127,12 +121,7 @@ std::optional<Finding> program_finding(const Evidence& evidence) {
 std::optional<Finding> forward_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().forward;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "forward",
-                  .collective = "",
-                  .step = d->step,
-                  .ranks = d->ranks,
-                  .factor = {},
-                  .text = ""};
+  Finding finding{.rule = "forward", .step = d->step, .ranks = d->ranks};
   for (const Step* step : evidence.collectives())
     if (step->name == d->step)
       finding.collective = std::string(traits(step->collective()->kind).name);

@@ -1,6 +1,7 @@
 #include "judge/phrases.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -77,6 +78,21 @@ std::string on_ranks(const std::vector<int>& ranks, int world_size) {
 std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index) {
   if (array.size() == 0 || index.size() != array.shape().size()) return array_phrase(array);
   return number_phrase(array[element_of(array.shape(), index)]);
+}
+
+AtFirstDifference at_first_difference(const GradientComparison& g) {
+  const auto rank = static_cast<std::size_t>(g.first_difference->rank);
+  const bool by_rank = !g.truth_by_rank.empty();
+  const std::optional<Array>& truth = by_rank ? g.truth_by_rank[rank] : g.truth_full;
+  const std::optional<Array>& observed =
+      !by_rank && g.observed_full ? g.observed_full : g.observed_by_rank[rank];
+  const bool fit = !observed || !truth || observed->shape() == truth->shape();
+  const auto text = [&](const std::optional<Array>& array, const char* absent, const char* of) {
+    if (!array) return std::string(absent);
+    return fit ? element_phrase(*array, g.first_difference->index)
+               : fmt::format("{}shape [{}]", of, fmt::join(array->shape(), ", "));
+  };
+  return {text(observed, "no gradient", ""), text(truth, "unknown", "of ")};
 }
 
 std::string how_they_differ(const Evidence& evidence, const std::optional<Scaling>& scaling) {

@@ -19,6 +19,13 @@ std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]";
 // Writes one element of the array, or all of it if the index does not fit.
 std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index);
 
+// Says what was observed and what is true at the first difference, which there must be: an element,
+// or all of a tensor whose shape does not fit.
+struct AtFirstDifference {
+  std::string observed, truth;
+};
+AtFirstDifference at_first_difference(const GradientComparison&);
+
 // Returns "a", "a and b" or "a, b and c".
 std::string enumeration(const std::vector<std::string>& words);
 

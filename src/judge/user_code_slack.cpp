@@ -16,7 +16,8 @@ Array with_added(const Array& bound, double room) {
   return Array(bound.shape(), std::move(values));
 }
 
-// Looks at a gradient under every objective asked for, since terms may cancel in one.
+}  // namespace
+
 double largest_gradient(const Simulation& simulation, std::size_t input) {
   double largest = 0;
   for (const std::vector<Gradient>& row : simulation.gradients)
@@ -25,8 +26,6 @@ double largest_gradient(const Simulation& simulation, std::size_t input) {
         if (part) largest = std::max(largest, largest_magnitude(part->values()));
   return largest;
 }
-
-}  // namespace
 
 bool is_code_of_users(std::string_view subject) {
   return std::ranges::any_of(parts_of(subject), [](const SubjectPart& part) {

@@ -10,6 +10,9 @@
 
 namespace distgrad {
 
+// Returns a gradient's largest magnitude under every objective asked for: terms may cancel in one.
+double largest_gradient(const Simulation&, std::size_t input);
+
 // Returns true if the subject, or a part of it, is users' code; built-in ones in Python are not.
 bool is_code_of_users(std::string_view subject);
 

@@ -35,12 +35,12 @@ struct Measured {
 };
 
 struct Finding {
-  FindingName rule;        // "identity-backward"
-  std::string collective;  // "all_reduce"; empty if none is blamed
-  std::string step;
-  std::vector<int> ranks;
-  std::optional<double> factor;  // observed/truth, if that is one number
-  std::string text;  // says what it means and what to change, for a reader of nothing else of ours
+  FindingName rule;             // "identity-backward"
+  std::string collective = {};  // "all_reduce"; empty if none is blamed
+  std::string step = {};
+  std::vector<int> ranks = {};
+  std::optional<double> factor = {};  // observed/truth, if that is one number
+  std::string text = {};  // what it means and what to change, for a reader of nothing else of ours
   std::optional<Measured> measured = {};  // set for a collective call that could be run again
 };
 

@@ -5,6 +5,7 @@ unchanged, what it cannot judge, bad input, and what each rank is told.
 """
 
 import contextlib
+import functools
 import random
 import re
 import sys
@@ -551,9 +552,10 @@ class Rows(nn.Linear):
         return Summed.apply(super().forward(x), self.group)
 
 
-def summed_in_pairs():
-    """Asks on 4 ranks about a layer cut by its rows in each of two pairs. Its gradients, and what
-    the pairs have alike, are reduced between the pairs; the layer's are tripled after that."""
+def summed_in_pairs(in_parts=False):
+    """Asks on 4 ranks, or on two of them at a time, about a layer cut by its rows in each of two
+    pairs. Its gradients, and what the pairs have alike, are reduced between the pairs; the layer's
+    are tripled after that."""
     rank = dist.get_rank()
     pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3], [0, 2], [1, 3])]
     torch.manual_seed(5 + rank % 2)
@@ -573,7 +575,7 @@ def summed_in_pairs():
         model["rows"].weight.grad *= 3
         return loss
 
-    return asked(model, step)
+    return asked(model, step, group=pairs[2 + rank % 2] if in_parts else None)
 
 
 def of_batches(model, done):
@@ -1435,6 +1437,13 @@ class CheckGradients(unittest.TestCase):
                          report["text"])
         self.assertRegex(" ".join(report["where"]), r"Summed in \S+:\d+, called there, measured by"
                          r" itself: x̄_r = ȳ_r")
+
+    def test_a_group_that_communicates_with_others_is_not_decided(self):
+        """Ranks 1 and 3 are asked at the same time as 0 and 2, and what they move changes the loss
+        there."""
+        report = ranks.run(functools.partial(summed_in_pairs, in_parts=True), 4)[0]
+        self.assertIn("communicates with ranks 1, 3, outside of `group`", report["reason"])
+        self.assertEqual(report["verdict"], "undecided", report["text"])
 
     def test_outputs_that_no_backward_reaches_are_looked_at(self):
         report = self.on_all_ranks("forgotten")

@@ -183,5 +183,13 @@ def entered_smaller(size, since, ended=()):
     return any(group.size() < size and entered.get(name) for group, name in _named(ended))
 
 
+def met_outside(ranks, since, ended=()):
+    """Returns the ranks, other than these, with which this rank communicated since calls_entered()
+    returned `since`, as far as it did so in groups."""
+    entered = calls_entered(since, ended)
+    return {rank for group, name in _named(ended) if entered.get(name)
+            for rank in c10d.get_process_group_ranks(group)} - set(ranks)
+
+
 def _named(ended):
     return [*c10d._world.pg_names.items(), *((group, id(group)) for group in ended)]

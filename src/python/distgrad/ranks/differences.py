@@ -56,16 +56,9 @@ def _report(case, measured):
     case.result["gradients"] = [None] * len(wanted)
     case.result["steps"] = [case.writer.tensor(value) for value in steps]
     if case.rank == 0:  # one rank reports
-        case.result["measured"] = {**_NOTHING(case), **measured}
+        case.result["measured"] = measured
     else:
         case.result.pop("measured", None)
-
-
-def _NOTHING(case):
-    none = case.writer.tensor(torch.zeros(0))
-    return {"losses": none, "loss_bounds": none, "steps": [], "cotangents": [], "gradients": [],
-            "bounds": [], "exact": False, "bound_notes": [], "undecided": [], "forward_only": "",
-            "single_loss_bound": 0.0, "single_gradients": [], "single_bounds": [], "file_truth": []}
 
 
 class _Measurement:
@@ -102,6 +95,7 @@ class _Measurement:
         elements = [(item, part, element) for item in self._items
                     for part, shape in enumerate(self._parts(item))
                     for element in range(int(torch.Size(shape).numel()))]
+        self._elements = elements
         if undecided:
             unknown = torch.full((len(self._rows), len(elements)), float("nan"),
                                  dtype=torch.float64)
@@ -167,6 +161,10 @@ class _Measurement:
         if len(elements) > MOST_ELEMENTS:
             chosen, own = self._sample(len(elements)), self._own_gradients()
         slopes = {i: self._slope(elements[i], losses) for i in chosen}
+        if self._noise is None and not any(s.why or s.is_seen(self._rows[0])
+                                           for s in slopes.values()):
+            self._noise = self._roundings  # larger steps may show more
+            slopes = {i: self._slope(elements[i], losses) for i in chosen}
         self._leave_out_noise(slopes)
         values, errors = self._filled(slopes, own, len(elements))
         whys = [(elements[i], slope.why) for i, slope in slopes.items() if slope.why]
@@ -199,7 +197,7 @@ class _Measurement:
         for slope in slopes.values():
             if not slope.why and float(weighted(slope.error, weights.abs())) > _NOISY * largest > 0:
                 slope.why = "finite differences are too noisy at this value"
-                if self._noise is not None:
+                if self._narrowing.lost:
                     slope.why += f": it is rounded to {', '.join(self._narrowing.lost[:3])}"
                 slope.error = 1e-7 * slope.value.abs()
 
@@ -369,11 +367,8 @@ class _Measurement:
         """Returns the reply's keys. `rows` holds the gradients by objective, `errors` those of the
         first, `whys` the places whose slope is unknown, with the reason."""
         case, writer = self._case, self._case.writer
-        elements = [(item, part, element) for item in self._items
-                    for part, shape in enumerate(self._parts(item))
-                    for element in range(int(torch.Size(shape).numel()))]
         gradient_bounds, loss_bounds, step_bounds, decided = self._rounding(losses, steps, rows[0])
-        undecided = whys + [(elements[i],
+        undecided = whys + [(self._elements[i],
                              "a rounding before it decides its gradient: a branch, a tie or a"
                              " cancellation") for i in decided.nonzero().flatten().tolist()]
         names = [s["name"] for s in case.what["steps"] if "expr" not in s]

@@ -21,21 +21,14 @@ from .runner import message_of
 class Simulator:
     def run(self, request, frame, writer):
         """Returns the keys of a simulation's reply. Never raises."""
-        empty = {"steps": [], "cotangents": [], "gradients": [], "bounds": [], "exact": False,
-                 "bound_notes": [], "undecided": [], "forward_only": "", "single_loss_bound": 0.0,
-                 "single_gradients": [], "single_bounds": [], "file_truth": [],
-                 "losses": writer.tensor(torch.zeros(0)),
-                 "loss_bounds": writer.tensor(torch.zeros(0))}
         try:
-            return {**empty, **_Simulation(request, frame, writer).run()}
+            return _Simulation(request, frame, writer).run()
         except InvalidAt as error:
-            return {**empty,
-                    "invalid": {"pointer": error.pointer, "message": str(error),
+            return {"invalid": {"pointer": error.pointer, "message": str(error),
                                 "caret": error.caret}}
         except BaseException as error:  # also what the user's sys.exit() raises
             kind = "subject" if isinstance(error, SubjectError) else "exception"
-            return {**empty,
-                    "error": {"kind": kind, "rank": -1, "step": "", "message": message_of(error)}}
+            return {"error": {"kind": kind, "rank": -1, "step": "", "message": message_of(error)}}
 
 
 class _Leaf:
@@ -141,10 +134,9 @@ class _Simulation:
     def _bounds(self, losses, reported, gradient):
         flat = [*losses, *(x for _, values in reported for x in values)]
         plain = [x.detach() for x in flat] + gradient
-        dtype = self._what["dtype"]
+        spread, dtype = Spread(plain), self._what["dtype"]
         if not self._what.get("is_widened", False):
             dtype = self._narrowing.narrowest(dtype)
-        spread = Spread(plain)
         for run in range(RUNS):
             with Rounding(dtype, run):
                 again, told_again = self._forward()

@@ -38,6 +38,9 @@ class Slope:
         size = weighted(self._near[None], weights).abs()
         return bool(apart <= _AGREES * size + 8 * weighted(self._noise[None], weights.abs()))
 
+    def is_seen(self, weights):
+        return bool(weighted(self.value, weights).abs() > weighted(self.error, weights.abs()))
+
     def look_for_kink(self, weights):
         far, near = (abs(float(weighted(g[None], weights))) for g in self._gaps)
         below, above = (float(weighted(s[None], weights)) for s in self._sides)

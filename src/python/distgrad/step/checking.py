@@ -9,6 +9,7 @@ from typing import Callable, Union
 
 import torch
 
+from ..gradient_check.waiting import calls_entered, met_outside
 from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
@@ -103,6 +104,7 @@ class _Check:
         self._runs, self._options = runs, options
         self._notes = []
         self._passes = 1
+        self._outside = []  # ranks with which step() communicates and that are not of the group
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
         self._is_short = False  # Whether modules give a short dtype, without which all was measured
         self._clipped = {}  # {name: what clip_grad_norm_ multiplied this rank's gradient by}
@@ -187,6 +189,11 @@ class _Check:
                             f" {ranks_text(ranks)}")
             return report
         measuring, judgement = self._judged(known, gradients, base)
+        if self._outside and (judgement.findings or judgement.undecided):
+            report.undecide(f"step() also communicates with {ranks_text(sorted(self._outside))},"
+                            " outside of `group`, and what these move at the same time may change"
+                            " its loss: leave `group` out")
+            return report
         if judgement.findings or judgement.undecided or judgement.is_suspicious:
             if again := self._without_casts(known, gradients, base):
                 measuring, judgement = again
@@ -294,7 +301,10 @@ class _Check:
         them."""
         runs, entry = self._runs, self._runs.entry_gradients()
         had = any(runs.gather(any(g is not None for g in entry.values())))
+        since = calls_entered()
         loss, found, calls = runs.run_as_it_is(_copies(entry) if had else None)
+        self._outside = _all(runs.gather(sorted(
+            met_outside(runs.team.global_ranks, since, runs.ended))))
         runs.waited_for = frozenset(_all(calls))
         if had:
             runs.run(_copies(entry))
