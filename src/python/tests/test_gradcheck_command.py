@@ -279,6 +279,8 @@ class Command(unittest.TestCase):
                  "--inputs makes all inputs"),
                 ([f"{mine}:Sum", "--input", "ones(2)", "--directions", "0"],
                  "--directions is to be 1 at least"),
+                ([f"{mine}:Sum", "--input", "ones(2)", "--rtol", "-1"],
+                 "--rtol is to be from 0 to 1, not -1"),
                 ([f"{mine}:Sum", "--input", "ones(2)", "--timeout", "-1"],
                  "--timeout is a number of seconds above 0"),
                 (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),

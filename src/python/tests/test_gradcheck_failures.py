@@ -261,6 +261,21 @@ def groups_made_afterwards():
     return x.item()
 
 
+def groups_that_meet_others():
+    """Checks in two pairs at the same time a function that also sums over other pairs."""
+    pairs = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3], [0, 1], [2, 3])]
+    own, across = pairs[dist.get_rank() % 2], pairs[2 + dist.get_rank() // 2]
+
+    def squares(x):
+        parts.use(across)
+        y = right_sum(x) ** 2
+        parts.use(own)
+        return right_sum(y)
+
+    parts.use(own)
+    return distgrad.gradcheck(squares, matrix(), group=own, raise_exception=False)
+
+
 class Failures(unittest.TestCase):
     def assert_as_expected(self, name, case, outcomes):
         *_, options, verdict, words = case
@@ -319,6 +334,12 @@ class Failures(unittest.TestCase):
 
     def test_groups_made_afterwards(self):
         self.assertEqual(ranks.run(groups_made_afterwards, timeout_s=100), [3, 3, 3, 1])
+
+    def test_groups_that_meet_others_are_not_judged(self):
+        for rank, report in enumerate(ranks.run(groups_that_meet_others)):
+            self.assertEqual(report.verdict, "undecided", report)
+            self.assertIn(f"communicates with ranks {'1, 3' if rank % 2 == 0 else '0, 2'}, outside"
+                          " of `group`", report.notes[0])
 
     def test_without_process_group(self):
         with self.assertRaisesRegex(ValueError, "torch.distributed is not initialised"):

@@ -68,6 +68,8 @@ def gradcheck(
 
     if objective not in (None, *OBJECTIVES):
         raise ValueError(f"objective is to be one of {', '.join(OBJECTIVES)}, not {objective!r}")
+    if rtol is not None and not 0 <= rtol < 1:
+        raise ValueError(f"rtol is to be from 0 to 1, not {rtol!r}")
     options = Options(rtol, basis, directions, float64,
                       detached if detached is True else _names(detached, "detached"), objective,
                       None if copies is None else _names(copies, "copies"))

@@ -140,6 +140,8 @@ def _check_options(options):
         raise UsersError(f"{why}; give fewer --ranks")
     if options.directions < 1:
         raise UsersError(f"--directions is to be 1 at least, not {options.directions}")
+    if options.rtol is not None and not 0 <= options.rtol < 1:
+        raise UsersError(f"--rtol is to be from 0 to 1, not {options.rtol:g}")
     for name in ("timeout", "max_timeout", "total_timeout"):
         seconds = getattr(options, name)
         if seconds is not None and not 0 < seconds < math.inf:

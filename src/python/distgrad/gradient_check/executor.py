@@ -23,7 +23,7 @@ from .nearby_slopes import STEPS
 from .perturbation import Perturbation
 from .subject import NotSupported, Subject
 from .team import BROKEN_WAITS, shown_frames
-from .waiting import calls_entered
+from .waiting import calls_entered, met_outside
 
 _MOST_VALUES = 4096  # Larger inputs do not send their values to rank 0.
 _JUNK = 1e3  # This fills the memory between a cotangent's elements.
@@ -151,11 +151,13 @@ class Executor:
         """Runs in this dtype from now on (None: the given ones). Yields its first forward."""
         self._kept = None
         self.subject.use(dtype)
+        since = calls_entered()
         run = self._forward()
         start = time.monotonic()
         self._forward()  # This is timed, as the first may have connected or compiled something.
         yield {"seconds": time.monotonic() - start,
                "outputs": [_described_output(o, run.outputs) for o in run.outputs],
+               "outside": met_outside(self._team.global_ranks, since),
                "written": self.subject.written(run), "closed_over": self.subject.closed_over()}
 
     def wait(self, texts):

@@ -97,7 +97,9 @@ class Check:
         if not any(t.size() for outputs in self._outputs for t in outputs):
             raise CannotCheck("the function returns no tensor with an element on any rank")
         try:
-            return self._report(self._passes(wide is not None))
+            report = self._report(self._passes(wide is not None))
+            outside = set().union(*(result["outside"] for result in found))
+            return _undecided_beside(outside, report) if outside else report
         except backward.NoBackward as raised:
             return self._without_backward(raised.oddity)
         except _IsRandom:
@@ -642,6 +644,17 @@ def _beside(x, names):
         if found:
             return found
     return []
+
+
+def _undecided_beside(outside, report):
+    """Takes back a verdict of wrong, as these ranks, outside of the group, changed what was
+    measured."""
+    if report.verdict != "wrong":
+        return report
+    note = (f"The function also communicates with {ranks_text(sorted(outside))}, outside of"
+            " `group`, and what these try at the same time may change its result: leave `group`"
+            " out.")
+    return GradcheckReport("undecided", report.ranks, notes=[note])
 
 
 def _newly_attached(before, after):
