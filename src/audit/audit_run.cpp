@@ -138,6 +138,7 @@ void Audit::choose_measured() {
 std::vector<Judgement> Audit::run() {
   batch([&](std::size_t r, std::size_t t) { return rows_[r].trials[t].is_first; });
   if (!was_cut_short()) {
+    refuse_other_ops();
     shorten_timeouts();
     batch([&](std::size_t r, std::size_t t) {
       return !results_[r][t] && !is_hopeless(r, rows_[r].trials[t]);
@@ -175,6 +176,51 @@ void Audit::note_problem(const std::string& subject, const std::string& message)
                                        [&](const Case& c) { return c.subject == subject; });
   if (std::find(is_unusable_.begin(), is_unusable_.end(), false) == is_unusable_.end())
     throw UserError(message);
+}
+
+// A function without a parameter for the op is tried as a sum, and as each other op that its first
+// results are. If there is such an op and the sum is another one, it is not meant to be a sum.
+void Audit::refuse_other_ops() {
+  constexpr std::string_view kLacksOp = "no parameter for the op";
+  constexpr std::string_view kAnother = "does not compute";
+  const auto refused = [&](std::size_t row, std::string_view words) -> const TrialResult* {
+    for (const auto& t : results_[row])
+      if (t && t->result.verdict == Verdict::kSkipped &&
+          t->result.why.find(words) != std::string::npos)
+        return &*t;
+    return nullptr;
+  };
+  for (std::size_t r = 0; r < rows_.size(); ++r)
+    if (const TrialResult* t = refused(r, kAnother)) refuse(r, std::string(t->result.why));
+  for (std::size_t sum = 0; sum < rows_.size(); ++sum) {
+    const bool is_forward = std::ranges::all_of(results_[sum], [](const auto& t) {
+      return !t || (!t->result.findings.empty() && t->result.findings.front().rule == "forward");
+    });
+    if (!traits(rows_[sum].kind).takes_op || rows_[sum].op != ReduceOp::kSum || !is_forward)
+      continue;
+    bool lacks_op = false;
+    std::string_view computed;
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+      if (r == sum || rows_[r].kind != rows_[sum].kind || rows_[r].subject != rows_[sum].subject)
+        continue;
+      if (refused(r, kLacksOp))
+        lacks_op = true;
+      else
+        computed = name_of(rows_[r].op);
+    }
+    if (lacks_op && !computed.empty())
+      refuse(sum,
+             fmt::format("the function has no parameter for the op and computes the {}", computed));
+  }
+}
+
+void Audit::refuse(std::size_t row, const std::string& why) {
+  for (auto& t : results_[row])
+    if (t) {
+      t->result.verdict = Verdict::kSkipped;
+      t->result.why = why;
+      t->result.findings.clear();
+    }
 }
 
 // A call that was refused along dim 0 may be meant for another dim.

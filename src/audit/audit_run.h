@@ -47,6 +47,8 @@ class Audit {
 
   RowCases cases_of(const AuditRow& row) const;
   void choose_measured();
+  void refuse_other_ops();
+  void refuse(std::size_t row, const std::string& why);
   bool is_hopeless(std::size_t row, const Trial& trial) const;
   bool is_finished(std::size_t row) const;
   bool was_cut_short() const;

@@ -239,6 +239,19 @@ class Audit(unittest.TestCase):
             self.assertEqual(run("run", "--allow-code", f"{folder}/3-ranks.json").returncode, 1)
             self.assertIn('"objective": "mean"', Path(folder, "3-ranks.json").read_text())
 
+    def test_a_function_that_takes_no_op_is_audited_as_what_it_computes(self):
+        right = "adjoint", ["sum", "mean"]
+        for name, op, rule, right_for in (("mean", "avg", *right), ("maximum", "max", *right),
+                                          ("mean_of_a_sum", "avg", "forgotten-op", []),
+                                          ("half", "sum", "forward", []),
+                                          ("total", "sum", *right)):
+            with self.subTest(name):
+                _, answer = audited(f"all_reduce=python:{SUBJECTS}/one_op.py:{name}",
+                                    *only(ranks=(1, 2, 3)))
+                offered = [row for row in answer["collectives"] if row["offered"]]
+                self.assertEqual([(row["op"], row["rule"], row["right_for"]) for row in offered],
+                                 [(op, rule, right_for)])
+
     def test_every_function_of_a_file_is_tried(self):
         code, answer = audited(f"python:{SUBJECTS}/two_gathers.py", *only())
         rows = {row["function"].rpartition(":")[2]: row for row in answer["collectives"]}

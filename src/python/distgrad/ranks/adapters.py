@@ -80,9 +80,14 @@ class Binding:
         if call.kind in names.EXCHANGING and not along_first and not self.names("dim", "chunks"):
             raise NotOffered(f"{self.label} has no parameter for the dimension")
 
+    def op_is_untold(self, call):
+        """Returns whether only the result tells that the function computes the call's op."""
+        return (call.kind in names.REDUCING and call.op != "sum"
+                and not self.names("op", "average"))
+
     def _check_op(self, call):
-        if not self.names("op", "average") and call.op != "sum":
-            raise NotOffered(f"{self.label} has no parameter for the op and is taken to be a sum")
+        if not self.names("op", "average") and call.op == "premul_sum":
+            raise NotOffered(f"{self.label} has no parameter for the op")
         if self.names("op"):
             slot = next(s for s in self.slots + self.constructor if s.source == "op")
             if isinstance(_op_style(slot),

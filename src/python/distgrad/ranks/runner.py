@@ -19,10 +19,11 @@ from .anchors import attached
 from .call import NeedsFreshRank, NotOffered, SubjectError, call_of
 from .code import Code, checked, seed
 from .collectives.composed import take_composed
-from .collectives.exchange import summed
+from .collectives.exchange import gathered, summed
 from .driving import drive
 from .groups import Groups
 from .changed_state import ChangedState
+from .told_op import check_op
 from .long_text import cut
 from .places import words_of
 from .program import InvalidAt, InvalidExpression, Program
@@ -106,6 +107,7 @@ class _Case:
         self._values = []  # what this rank holds of every input
         self._is_first_pass = True  # true until forward() has run once
         self._observes = False
+        self._is_repeated = True  # false in a case's first run
 
     def run(self):
         try:
@@ -130,6 +132,7 @@ class _Case:
 
             return measure(self, [self._frame.numbers(row) for row in self._request["measured"]])
         observed = self._request.get("observe", False)
+        self._is_repeated = observed
         # A call has two backwards where the loss is made of gradients.
         self._observes = observed and not self.program.loss_is_gradient_norm
         self.make_leaves()
@@ -245,9 +248,15 @@ class _Case:
     # -- what the program calls
 
     def collective(self, index, x, on_gradient, is_shared):
-        operand = self._operand(x, on_gradient, is_shared)
+        call, operand = self._calls[index], self._operand(x, on_gradient, is_shared)
         on_value = self.program.watch(index, operand) if self._observes else None
-        return self.subject(self._calls[index], operand, on_value)
+        # What was judged in an earlier run is not asked again.
+        if self._is_repeated or not self._is_first_pass or not self.subject.op_is_untold(call):
+            return self.subject(call, operand, on_value)
+        operands = gathered(operand, call.group.process_group)
+        value = self.subject(call, operand, on_value)
+        check_op(call, operands, value, self.groups[""].process_group)
+        return value
 
     def code(self, index, arguments, on_gradient, is_shared, _):
         arguments = [self._operand(x, *how) if isinstance(x, torch.Tensor) else x

@@ -57,6 +57,10 @@ class Subject:
         SubjectError if it would but the call cannot be mapped."""
         self._part(call).check(self._in_mode(call))
 
+    def op_is_untold(self, call):
+        """Returns whether only the result tells that a function computes the call's op."""
+        return self._part(call).op_is_untold(call)
+
     def setup(self, groups):
         """Calls the user's `setup(groups)`, if the file has one, with the process groups by name.
         Call it before the first case; it may be called before each, and passes on a changed layout
@@ -165,6 +169,9 @@ class _BuiltIn:
         if call.is_async and self._name != "in_place":
             raise NotOffered(f"{self._name} has no parameter async_op")
 
+    def op_is_untold(self, call):
+        return False
+
     def __call__(self, call, x):
         return modes.function_in(self.mode, BUILT_IN[self._name])(call, x)
 
@@ -179,6 +186,9 @@ class _Function:
 
     def check(self, call):
         self._binding.check(call, self._setup.groups)
+
+    def op_is_untold(self, call):
+        return self._binding.op_is_untold(call)
 
     def __call__(self, call, x):
         return self._binding(call, x)
@@ -196,6 +206,9 @@ class _Module:
 
     def check(self, call):
         self._part(call.kind).check(call)
+
+    def op_is_untold(self, call):
+        return self._part(call.kind).op_is_untold(call)
 
     def __call__(self, call, x):
         return self._part(call.kind)(call, x)
