@@ -69,6 +69,9 @@ class Planner {
 
   // `kinds` restricts the collectives; empty means all that it has.
   void add_part(const SubjectPart& part, const std::vector<CollectiveKind>& kinds) {
+    if (part.code == SubjectPart::Code::kLibrary && kinds.empty())  // its name may say which it is
+      if (const auto kind = collective_named(part.name.substr(part.name.rfind(':') + 1)))
+        return add_whole(part.text, {*kind});
     const bool is_one = kinds.size() == 1 && names_a_function(part);
     if (!part.is_python() || is_one || part.is_reference() || part.is_in_place())
       return add_whole(part.text, kinds);
@@ -130,14 +133,17 @@ class Planner {
   std::vector<Trial> trials(CollectiveKind kind, ReduceOp op, const std::string& subject) const {
     const SubjectPart part = read_part(subject);
     const bool is_code = part.is_python();
-    const bool has_modes = is_code && !part.mode;
+    const auto has_mode = [&](const std::string& mode) {
+      return !part.mode && (is_code || (mode == "shared" && is_foreign_code(subject)));
+    };
     BatteryOptions battery_options{options_.aspects, options_.objective, options_.world_size};
     std::vector<Aspect> tried = options_.aspects;
     if (!is_code) std::erase_if(tried, [](Aspect aspect) { return row_of(aspect).of_code; });
     battery_options.requested = tried;
     std::vector<Trial> trials = battery(kind, op, battery_options);
     std::erase_if(trials, [&](const Trial& t) {
-      return (!t.mode.empty() && !has_modes) || contains(options_.without, row_of(t.aspect).name) ||
+      return (!t.mode.empty() && !has_mode(t.mode)) ||
+             contains(options_.without, row_of(t.aspect).name) ||
              contains(options_.without, t.program);
     });
     return trials;

@@ -524,6 +524,21 @@ TEST_F(EndToEnd, AnOperatorOfALibraryIsRunAndItsMistakeNamed) {
       HasSubstr("(DistributedDataParallel): identity-backward, P->I\n              x̄_r = ȳ_r\n"));
 }
 
+TEST_F(EndToEnd, AnOperatorOfALibraryMayTakeAGroupAndIsSeenToWriteIntoItsOperand) {
+  const std::string library =
+      "library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::";
+  const auto audit = [&](const std::string& subject) {
+    return run({"audit", subject, "--without", "cotangent,graph,dtype,shape"});
+  };
+  EXPECT_EQ(audit("all_reduce=" + library + "by_group"), 0) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("right for sum and mean"));
+  EXPECT_EQ(audit("all_reduce=" + library + "in_its_operand"), 1) << out_ << err_;
+  EXPECT_THAT(out_, HasSubstr("it writes into its operand"));
+  EXPECT_EQ(audit(library + "all_reduce"), 0) << out_ << err_;  // its name says which it is
+  EXPECT_EQ(run({"audit", "all_reduce=" + library + "all_reduce@async"}), 2);
+  EXPECT_THAT(err_, HasSubstr("has the mode shared alone, and not \"async\""));
+}
+
 TEST_F(EndToEnd, AnOperatorOfALibraryMayStackOrJoinWhatItGathers) {
   const std::string gather =
       "all_gather=library:" DISTGRAD_BIN_DIR "/../tests/example_operators.so:example::all_gather";

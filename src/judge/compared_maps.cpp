@@ -98,6 +98,13 @@ std::vector<double> values_at(const ComparedMaps& maps, std::size_t rank, std::s
   return values;
 }
 
+bool is_wrong_only_at_zeros(const ComparedMaps& maps) {
+  return is_of(maps, ReduceOp::kProduct) &&
+         is_wrong_only_where(maps, [&](std::size_t r, std::size_t e) {
+           return maps.m.seen->operands[r][static_cast<std::int64_t>(e)] == 0;
+         });
+}
+
 bool is_wrong_only_at_ties(const ComparedMaps& maps) {
   return picks(maps) && is_wrong_only_where(maps, [&](std::size_t r, std::size_t e) {
            const std::vector<double> values = values_at(maps, r, e);

@@ -81,5 +81,6 @@ std::vector<double> values_at(const ComparedMaps&, std::size_t rank, std::size_t
 
 // Returns true, for min and max, if only elements where ranks tie for the extremum are wrong.
 bool is_wrong_only_at_ties(const ComparedMaps&);
+bool is_wrong_only_at_zeros(const ComparedMaps&);  // of a product's operand
 
 }  // namespace distgrad

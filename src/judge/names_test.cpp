@@ -405,6 +405,12 @@ TEST(Names, OfAProduct) {
   EXPECT_EQ(world.found(by_coefficients([](int r, int k) { return r == k; })).finding,
             "identity-backward");
   EXPECT_EQ(world.found(by_coefficients([](int, int) { return 1; })).finding, "forgotten-op");
+  // If nothing but a zero has a derivative, nothing tells its loss from that of the whole gradient.
+  MatrixWorld zeros = multiplied([](int r, int e) { return r == 1 ? 0.0 : r + e + 2.0; });
+  const auto nothing = zeros.found(by_coefficients([](int, int) { return 0; }));
+  EXPECT_EQ(nothing.finding, "zero-input");
+  EXPECT_THAT(nothing.happened, HasSubstr("or where the call is cut off from the graph"));
+  EXPECT_EQ(world.found(by_coefficients([](int, int) { return 0; })).finding, "no-gradient");
 }
 
 // Of products that are scattered: the derivative is the target's, whichever cotangent it is applied
@@ -458,6 +464,13 @@ TEST(Names, OfATie) {
   MatrixWorld world(3, a_call(kAllReduce, ReduceOp::kMax), {2}, {2}, backward(0.5), value);
   EXPECT_EQ(world.found(backward(1)).finding, "tie");
   EXPECT_EQ(world.found(backward(0.5)).finding, "");
+  // Where every share is that of two ranks of three, it is twice the right one.
+  const auto of_two = [](double share) {
+    return by_coefficients([=](int r, int) { return r == 0 ? 0 : share; });
+  };
+  MatrixWorld two(3, a_call(kAllReduce, ReduceOp::kMax), {2}, {2}, of_two(0.5),
+                  [](int r, int) { return r == 0 ? 0.0 : 2.0; });
+  EXPECT_EQ(two.found(of_two(1)).finding, "tie");
 }
 
 // Of a sum's backward nothing else is wrong where everything ties.

@@ -24,7 +24,9 @@ bool are_zero_where_they_differ(const Evidence& evidence) {
         const bool differs = std::any_of(part.ranks.begin(), part.ranks.end(), [&](int rank) {
           return std::find(differing.begin(), differing.end(), rank) != differing.end();
         });
-        return !differs || (part.observed && largest_magnitude(part.observed->values()) == 0);
+        return !differs ||
+               (part.observed && std::ranges::all_of(part.observed->values(),
+                                                     [](double value) { return value == 0; }));
       });
 }
 

@@ -21,7 +21,8 @@ using enum CollectiveKind;
 std::string gives_nothing(const ComparedMaps& maps) {
   const bool is_zero = for_all(maps, [](const PieceOf&, const PieceOf&, const Block& seen,
                                         const Block&) { return seen.is_zero; });
-  if (!is_zero) return "";
+  // Where only zeros have a derivative, a division by the operand gives nothing, too.
+  if (!is_zero || (!maps.m.measured.is_none && is_wrong_only_at_zeros(maps))) return "";
   return maps.m.measured.is_none ? "gave no gradient (None) to the operand."
                                  : "gave the operand zeros for every cotangent.";
 }
@@ -150,6 +151,7 @@ std::string sums_twice(const ComparedMaps& maps) {
 }
 
 std::string is_scaled(const ComparedMaps& maps) {
+  if (is_wrong_only_at_ties(maps)) return "";  // what is right there is a share of it
   if (is_by_group_size(maps, false)) return "is the right one multiplied by the group's size.";
   if (is_by_group_size(maps, true)) return "is the right one divided by the group's size.";
   const auto factor = common_factor(maps);

@@ -177,6 +177,10 @@ SubjectPart read_part(std::string_view text) {
   } else if (text.starts_with(kLibrary)) {
     part.code = SubjectPart::Code::kLibrary;
     text.remove_prefix(kLibrary.size());
+    if (const std::size_t at = begin_of_mode(text); at != text.npos) {
+      part.mode = text.substr(at + 1);
+      text = text.substr(0, at);
+    }
     split_place(text, end_of_library_place(text), part);
   } else {
     part.place = text;

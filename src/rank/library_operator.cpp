@@ -63,15 +63,13 @@ IValue op_value(const c10::Argument& argument, ReduceOp op) {
   return IValue(c10::make_intrusive<c10d::ReduceOp>(torch_op(op)));
 }
 
-IValue group_value(const c10::Argument& argument, Connection& connection,
-                   const std::vector<int>& ranks) {
+IValue group_value(const c10::Argument& argument, Connection& connection) {
   const auto group = c10::intrusive_ptr<c10d::ProcessGroup>::unsafe_reclaim_from_nonowning(
       &connection.process_group());
-  if (argument.type()->kind() != c10::TypeKind::StringType) return IValue(group);
-  std::string name = "distgrad";
-  for (const int rank : ranks) name += "_" + std::to_string(rank);
+  const std::string& name = group->getGroupName();
   static std::set<std::string> registered;  // a rank's groups live as long as the rank
   if (registered.insert(name).second) c10d::register_process_group(name, group);
+  if (argument.type()->kind() != c10::TypeKind::StringType) return group;
   return name;
 }
 
@@ -115,7 +113,9 @@ at::Tensor zeros_attached(const at::Tensor& x) {
 }  // namespace
 
 LibraryOperator::LibraryOperator(const std::string& subject)
-    : name_(read_part(subject).name), op_(load(subject)) {
+    : name_(read_part(subject).name),
+      op_(load(subject)),
+      shares_operand_(read_part(subject).mode == "shared") {
   bool has_operand = false;
   for (const c10::Argument& argument : schema().arguments()) {
     const std::string_view name = argument.name();
@@ -169,14 +169,14 @@ at::Tensor LibraryOperator::operator()(const Call& call, Connection& connection,
   for (const c10::Argument& argument : schema().arguments()) {
     const std::string_view name = argument.name();
     if (!given && argument.type()->kind() == c10::TypeKind::TensorType) {
-      stack.emplace_back(private_copy(operand));
+      stack.emplace_back(shares_operand_ ? operand : private_copy(operand));
       given = true;
     } else if (names_op(name))
       stack.push_back(op_value(argument, spec.op));
     else if (name == "factor")
       stack.emplace_back(spec.factor);
     else if (names_group(name))
-      stack.push_back(group_value(argument, connection, ranks));
+      stack.push_back(group_value(argument, connection));
     else if (names_root_in_group(name))
       stack.emplace_back(static_cast<std::int64_t>(spec.root));
     else if (names_global_root(name))

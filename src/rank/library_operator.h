@@ -41,6 +41,7 @@ class LibraryOperator {
 
   std::string name_;
   c10::OperatorHandle op_;
+  bool shares_operand_;  // it gets the program's own tensor, and no copy
 };
 
 }  // namespace distgrad

@@ -80,6 +80,9 @@ std::string problem_with_library(const SubjectPart& part) {
   const std::size_t scope = part.name.find("::");
   if (part.place.empty() || scope == part.name.npos || scope == 0 || scope + 2 == part.name.size())
     return "an operator of a library is library:FILE.so:NAMESPACE::OP";
+  if (part.mode && *part.mode != "shared")
+    return fmt::format("an operator of a library has the mode shared alone, and not {}",
+                       in_quotes(*part.mode));
   return {};
 }
 

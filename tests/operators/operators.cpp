@@ -1,7 +1,8 @@
 // Operators that a user's library might register: an all_reduce whose backward is right for one
 // loss that every rank computes, one that is right for the sum of the ranks' losses, one that is
-// right for neither, and one that is for contiguous cotangents only. Three of all_gather: one
-// stacks, one joins, and the backward of one keeps what its own loss saw.
+// right for neither, one that is for contiguous cotangents only, one that writes into its operand,
+// and one that takes a ProcessGroup. Three of all_gather: one stacks, one joins, and the backward
+// of one keeps what its own loss saw.
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
@@ -41,6 +42,28 @@ struct AllReduce : torch::autograd::Function<AllReduce<kBackward>> {
 template <Backward kBackward>
 at::Tensor all_reduce(const at::Tensor& x, std::string group_name) {
   return AllReduce<kBackward>::apply(x, group_name);
+}
+
+// Sums into the operand's own memory, which its schema does not say.
+at::Tensor in_its_operand(const at::Tensor& x, std::string group_name) {
+  struct Sum : torch::autograd::Function<Sum> {
+    static at::Tensor forward(torch::autograd::AutogradContext* ctx, const at::Tensor& x,
+                              const std::string& group) {
+      ctx->saved_data["group"] = group;
+      std::vector<at::Tensor> own = {x.detach().contiguous()};
+      c10d::resolve_process_group(group)->allreduce(own)->wait();
+      return own[0].clone();
+    }
+    static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                   torch::autograd::variable_list g) {
+      return {summed(g[0], ctx->saved_data["group"].toStringRef()), at::Tensor()};
+    }
+  };
+  return Sum::apply(x, group_name);
+}
+
+at::Tensor by_group(const at::Tensor& x, const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  return all_reduce<Backward::kSummed>(x, group->getGroupName());
 }
 
 enum class Form { kStacked, kJoined, kOwnSlice };
@@ -86,6 +109,8 @@ TORCH_LIBRARY(example, m) {
   m.def("halved(Tensor x, str group_name) -> Tensor", all_reduce<Backward::kHalved>);
   m.def("in_memory_order(Tensor x, str group_name) -> Tensor",
         all_reduce<Backward::kInMemoryOrder>);
+  m.def("in_its_operand(Tensor x, str group_name) -> Tensor", in_its_operand);
+  m.def("by_group(Tensor x, __torch__.torch.classes.c10d.ProcessGroup group) -> Tensor", by_group);
   m.def("all_gather(Tensor x, str group_name) -> Tensor", all_gather<Form::kStacked>);
   m.def("all_gather_joined(Tensor x, str group_name) -> Tensor", all_gather<Form::kJoined>);
   m.def("all_gather_own(Tensor x, str group_name) -> Tensor", all_gather<Form::kOwnSlice>);

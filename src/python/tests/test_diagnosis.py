@@ -89,6 +89,8 @@ CASES = [
      "the backward of step y gives that one's", None),
     ("never_written", IN_TURN, "all_reduce", "stale-or-aliased", "z",
      "a buffer is read that was never written", None),
+    ("nan_on_rank_1", IN_TURN, "all_reduce", "stale-or-aliased", "z",
+     "differ from the truth on rank 1", None),
     ("narrower", SHARED, "all_reduce", "precision", "y", "went through bfloat16", None),
     ("as_stored", TRANSPOSED, "all_reduce", "contiguity", "y", ".contiguous() on the cotangent",
      None),

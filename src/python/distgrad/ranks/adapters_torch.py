@@ -35,6 +35,9 @@ class TorchBinding:
     def is_functional(self):
         return self.function.__module__ == FUNCTIONAL
 
+    def op_is_untold(self, call):
+        return False
+
     def check(self, call, groups_from_setup=None):
         """Raises NotOffered for calls that the function cannot make. Decides without a tensor, so
         all ranks decide alike."""

@@ -260,7 +260,8 @@ def _operator_argument(call, argument):
 def _operator_source(text, call):
     """Returns the library's path, and the source for library:FILE.so:NAMESPACE::OP. Loads the
     library."""
-    file, _, name = text[len("library:"):].rpartition("::")
+    text, mode = modes.split_mode(text[len("library:"):])
+    file, _, name = text.rpartition("::")
     file, _, space = file.rpartition(":")
     path = os.path.abspath(file)
     torch.ops.load_library(path)
@@ -270,7 +271,8 @@ def _operator_source(text, call):
     written = [_operator_argument(call, a) for a in others if not a.has_default_value()
                or any(a.name in known for known in _OF_OPERATORS.values())]
     line = f"y = torch.ops.{space}.{name}({', '.join(['x', *written])})"
-    lines = [*_COPIED, line, *_off_root(call), *_result(None, call)]
+    copied = [] if mode == "shared" else _COPIED
+    lines = [*copied, line, *_off_root(call), *_result(None, call)]
     return path, {"text": "\n".join(lines) + "\n", "around": ""}
 
 

@@ -190,3 +190,10 @@ def _sum_on_rank_0(g):
 
 
 summed_by_rank_0 = _collective(_sum, _sum_on_rank_0)
+
+
+def _nan_on_rank_1(g):
+    return _sum(g) * (float("nan") if dist.get_rank() == 1 else 1)
+
+
+nan_on_rank_1 = _collective(_sum, _nan_on_rank_1)
