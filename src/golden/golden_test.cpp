@@ -267,11 +267,10 @@ Simulation simulation_like(const GoldenFile& file) {
   return s;
 }
 
-TEST(PutInPlace, TheStoredTruthIsWhatARunIsComparedWith) {
+TEST(PutInPlace, AStoredTruthThatIsAnotherIsTold) {
   Simulation s = simulation_like(sample(1e-15));
-  EXPECT_EQ(put_in_place(with_element(sample(1e-15), 0.2).cases[0], {}, s), "");
-  EXPECT_EQ((*s.gradients[0][0].parts[1])[3], 0.2);
-  EXPECT_EQ((*s.bounds[0].parts[1])[3], 1e-15);  // what is off by more than rounding gets no slack
+  EXPECT_THAT(put_in_place(with_element(sample(1e-15), 0.2).cases[0], {}, s),
+              HasSubstr("of the golden file has 0.2 where 0.1 is right now"));
 }
 
 // A right run lies within the bound of this torch's truth, of which the stored one is a little off.
@@ -279,6 +278,7 @@ TEST(PutInPlace, TheBoundCoversWhatMachinesDifferBy) {
   Simulation s = simulation_like(sample(1e-15));
   const double stored = std::nextafter(0.1, 1);
   EXPECT_EQ(put_in_place(with_element(sample(1e-15), stored).cases[0], {}, s), "");
+  EXPECT_EQ((*s.gradients[0][0].parts[1])[3], stored);
   EXPECT_EQ((*s.bounds[0].parts[1])[3], 1e-15 + (stored - 0.1));
 }
 

@@ -69,6 +69,15 @@ bool fits(const GradientRecord& record, const Gradient& simulated, const CaseRec
   return differences.empty();
 }
 
+// Returns the first element that the file and the simulation differ in by more than machines may.
+std::optional<std::size_t> first_apart(const Array& stored, const Array& bounds, DType dtype,
+                                       const Array& simulated) {
+  for (std::size_t i = 0; i < stored.values().size(); ++i)
+    if (std::abs(stored.values()[i] - simulated.values()[i]) > slack_of(bounds.values()[i], dtype))
+      return i;
+  return {};
+}
+
 std::string replace_gradient(const GradientRecord& record, const CaseRecord& c,
                              Simulation& simulation) {
   Gradient* truth = named(simulation.gradients.at(0), record.input);
@@ -83,6 +92,11 @@ std::string replace_gradient(const GradientRecord& record, const CaseRecord& c,
   for (std::size_t p = 0; p < record.parts.size(); ++p) {
     Array part = truth->parts[p].value_or(Array::scalar(0));
     if (part.shape() != record.parts[p].shape()) return unlike;
+    if (const auto at = first_apart(record.parts[p], record.bounds[p], c.dtype, part))
+      return fmt::format(
+          "{} of the golden file has {:.9g} where {:.9g} is right now: the file was edited, or is "
+          "out of date (distgrad golden diff)",
+          record.input, record.parts[p].values()[*at], part.values()[*at]);
     Array bound;
     replace_part(record.parts[p], record.bounds[p], c.dtype, part, bound);
     truth->parts[p] = part;
