@@ -1,6 +1,7 @@
 #include "rank/library.h"
 
 #include <ATen/Parallel.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -77,7 +78,7 @@ distgrad::WorkReply answered(DistgradAnswer answer, const distgrad::Frame& reque
 
 }  // namespace
 
-int distgrad_rank_zygote(int control, int (*fork)(), DistgradStart* start) {
+int distgrad_rank_zygote(int control, int (*fork)(), DistgradStart* start) try {
   distgrad::WorkerFunctions functions;
   functions.torch = distgrad::torch_version();
   functions.fork = fork;
@@ -92,6 +93,10 @@ int distgrad_rank_zygote(int control, int (*fork)(), DistgradStart* start) {
             worker->output.release(),
             !worker->transport.empty()};
   return 1;
+} catch (const std::exception& e) {  // no exception may reach C, and no zygote goes on after one
+  std::fprintf(stderr, "%s\n", e.what());
+  std::fflush(nullptr);
+  _exit(1);
 }
 
 void distgrad_rank_reply(void* reply, const char* header, size_t bytes, const double* data,

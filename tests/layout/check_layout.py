@@ -1,6 +1,6 @@
 """What docs/architecture.md says of folders, and style of the sources, held against the files.
 
-usage: check_layout.py SOURCES [includes|lines|columns|format]..., all of them if none is named.
+usage: check_layout.py SOURCES [top|includes|lines|columns|format]..., all of them if none is named.
 `columns` looks at Python and shell as well.
 """
 
@@ -14,6 +14,8 @@ COLUMNS = 100
 SCRIPT_FOLDERS = (".ci", "docs", "src", "tests", "tools")
 # Another version lays out differently; Debian 12 has this one.
 CLANG_FORMAT = "14"
+TOP = {"CMakeLists.txt", "CMakePresets.json", "README.md", "docs", "golden", "pyproject.toml",
+       "scenarios", "src", "tests", "tools"}
 # May use what stands above them for their tests' sake or for what they measure.
 NOT_SHIPPED = re.compile(r"_test\.(cpp|h)$|_fuzz\.cpp$|/fake_rank\.cpp$|^src/rank/bench/")
 TEST = re.compile(r"_test\.|/sample_\w+\.h$|/testdata/|^python/tests/")
@@ -125,8 +127,19 @@ def format_errors(root):
         yield f"{name}: run clang-format -i {name}"
 
 
-CHECKS = {"includes": include_errors, "lines": line_errors, "columns": column_errors,
-          "format": format_errors}
+def top_errors(root):
+    """What was committed beside the folders, by mistake."""
+    done = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        print("top: skipped, as this is no git checkout")
+        return
+    for name in sorted({path.split("/")[0] for path in done.stdout.splitlines()} - TOP):
+        if not name.startswith("."):
+            yield f"{name}: the top folder has {', '.join(sorted(TOP))} alone"
+
+
+CHECKS = {"top": top_errors, "includes": include_errors, "lines": line_errors,
+          "columns": column_errors, "format": format_errors}
 
 
 def main():

@@ -164,6 +164,17 @@ class Calls(unittest.TestCase):
         for name in ("measured_by_rank", "simulated_by_rank"):
             self.assertNotIn("of the truth on every rank", " ".join(texts[name]))
 
+    def test_what_writes_into_an_argument_that_others_use_is_told(self):
+        case = scenario("python:wrong.py:overwrites", loss="(y * y * u).sum()")
+        case["steps"] = [{"u": "x * w"}, {"y": {**case["steps"][0]["y"], "args": ["u", "w"]}}]
+        self.write("used", case)
+        self.write("unwritten", scenario("python:right.py:plain"))
+        _, cases, _ = self.run_all()
+        texts = {name: [w["text"] for w in case["warnings"]] for name, case in cases.items()}
+        self.assertIn("wrong.py:overwrites writes into its argument 0, a copy: other steps that use"
+                      " that tensor do not see it here", " ".join(texts["used"]))
+        self.assertEqual(texts["unwritten"], [])
+
     def test_no_gradient_passes_for_roundings_of_many_steps_and_ranks(self):
         case = scenario("python:wrong.py:nothing_through_bfloat16", world_size=4,
                         inputs={"x": {"random": {"shape": [3], "kind": "normal"}}, "w": 1.0})

@@ -276,6 +276,17 @@ def groups_that_meet_others():
     return distgrad.gradcheck(squares, matrix(), group=own, raise_exception=False)
 
 
+def seldom_another():
+    """Checks a backward that is another one each ninth time, as where a race is lost seldom."""
+    parts.use(dist.group.WORLD)
+    calls = iter(range(10**6))
+
+    def backward(g, x):
+        return reduced(g) * (0.5 if next(calls) % 9 == 8 else 1)
+
+    return distgrad.gradcheck(function(reduced, backward), matrix(), raise_exception=False)
+
+
 class Failures(unittest.TestCase):
     def assert_as_expected(self, name, case, outcomes):
         *_, options, verdict, words = case
@@ -334,6 +345,10 @@ class Failures(unittest.TestCase):
 
     def test_groups_made_afterwards(self):
         self.assertEqual(ranks.run(groups_made_afterwards, timeout_s=100), [3, 3, 3, 1])
+
+    def test_what_is_seldom_another_is_blamed_on_nothing_else(self):
+        report = ranks.run(seldom_another, 2)[0]
+        self.assertEqual([f.name for f in report.findings], ["nondeterministic"], report)
 
     def test_groups_that_meet_others_are_not_judged(self):
         for rank, report in enumerate(ranks.run(groups_that_meet_others)):

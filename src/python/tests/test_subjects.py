@@ -179,7 +179,7 @@ class Mapping(unittest.TestCase):
 
     def test_what_the_signature_cannot_say_is_not_offered(self):
         for signature, kind, options, reason in [
-            ("x", "all_reduce", dict(op="max"), "no parameter for the op"),
+            ("x", "all_reduce", dict(op="premul_sum", factor=2.0), "no parameter for the op"),
             ("x", "all_reduce", TP, "no parameter for the group"),
             ("x, group", "broadcast", dict(root=1), "no parameter for the root"),
             ("x, root_rank, group", "broadcast", dict(TP, root=1),
@@ -188,7 +188,8 @@ class Mapping(unittest.TestCase):
             ("x, group", "all_to_all", dict(dim=1), "no parameter for the dimension"),
             ("x, op='sum'", "all_reduce", dict(op="premul_sum", factor=2.0), "premul_sum's factor"),
             ("x, average=True", "all_reduce", dict(op="min"), "sum and avg only"),
-            ("x, op=my_ops", "all_reduce", dict(op="min"), "no parameter for the op"),
+            ("x, op=my_ops", "all_reduce", dict(op="premul_sum", factor=2.0),
+             "no parameter for the op"),
             ("x, group=True", "all_reduce", TP, "no parameter for the group"),
         ]:
             with self.subTest(signature):
@@ -369,8 +370,11 @@ class Loading(unittest.TestCase):
         path = self.write("a+b=c.py", "def all_reduce(x): return x\n")
         subject = load_subject(f"all_reduce=python:{path}:all_reduce+all_gather=in_place")
         subject.check(call("all_reduce"))
+        subject.check(call("all_reduce", op="max"))
+        self.assertTrue(subject.op_is_untold(call("all_reduce", op="max")))
+        self.assertFalse(subject.op_is_untold(call("all_reduce")))
         with self.assertRaises(NotOffered):
-            subject.check(call("all_reduce", op="max"))
+            subject.check(call("all_reduce", op="premul_sum", factor=2.0))
         subject.check(call("broadcast"))  # the reference has everything
         self.assert_error("all_reduce=reference+all_reduce=in_place", "named twice")
 

@@ -130,7 +130,7 @@ class WrittenCalls(unittest.TestCase):
 
     def test_what_it_does_not_name_is_not_offered(self):
         for text, asked in (("Gather.apply(x)", call("all_reduce")),
-                            ("Gather.apply(x, group)", call("all_reduce", op="max")),
+                            ("Gather.apply(x, group)", call("all_reduce", op="premul_sum")),
                             ("Gather.apply(x, group)", call("broadcast", root=1))):
             with self.assertRaises(NotOffered):
                 self.load(text, asked.kind).check(asked)

@@ -30,6 +30,7 @@ _OTHER_INPUTS = ("after another forward, at other inputs, the backward of the fi
                  " wrong: something is kept from call to call")
 _OVERWRITTEN = ("what autograd saved for the backward is overwritten before it: with copies of it,"
                 " as they were when it was saved, the gradient is another one")
+_REPEATS = 12  # So often is a backward tried that seems odd, as a race may show seldom.
 _LAYOUTS = ("transposed", "sliced", "expanded")
 
 
@@ -146,10 +147,29 @@ class Measurement:
                 found.is_map = False
             elif others:
                 self._look_at_others(found)
+        self._look_for_a_race(found)
         found.oddities, found.backwards = list(self._oddities.values()), self._count
         return found
 
     # -- the same twice
+
+    def _look_for_a_race(self, found):
+        """Replaces what was found odd if the same backward, tried more often, is random: then
+        nothing is known of its cause."""
+        odd = [o for o in self._oddities.values() if o.is_wrong and o.name != "nondeterministic"]
+        if not (odd or found.explanation or found.first) or self._session.broken_by:
+            return
+        values, failures = self._probe([Probe(found.random[0].cotangent, "own")] * _REPEATS,
+                                       tolerate=0)
+        # The first may differ, where something is kept from the backward before.
+        rows = [] if failures else self._session.assemble_gradients(values)[1:]
+        room = self._rtol * _largest(rows) if len(rows) else 0
+        other = next((row for row in rows if not self._agree(rows[0], row, room)), None)
+        if other is not None:
+            self._oddities = {key: o for key, o in self._oddities.items() if o not in odd}
+            found.explanation, found.first = "", None
+            self._note("nondeterministic", "the same backward gave different gradients",
+                       rows=_apart(rows[0], other))
 
     def _on_a_graph_that_repeats(self, cotangents):
         """Returns rows, missing gradients, the kind of graph, and the row of the first backward if

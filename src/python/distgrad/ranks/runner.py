@@ -63,6 +63,7 @@ class Runner:
                 result["error"] = self._error(error, request["program"])
         left = [t.name for t in threading.enumerate() if t not in threads]
         result["warnings"] = (warned.texts_of(caught) + result.pop("changed_state", []) +
+                              result.pop("written", []) +
                               [f"the code left a thread running: {name}" for name in left] +
                               [f"{call} is not waited for" for call in calls.texts()])
         if is_asked_for:
@@ -259,10 +260,23 @@ class _Case:
         return value
 
     def code(self, index, arguments, on_gradient, is_shared, _):
-        arguments = [self._operand(x, *how) if isinstance(x, torch.Tensor) else x
-                     for x, *how in zip(arguments, on_gradient, is_shared)]
+        given = [self._operand(x, *how) if isinstance(x, torch.Tensor) else x
+                 for x, *how in zip(arguments, on_gradient, is_shared)]
         code = self.what["steps"][index]["call"]["code"]
-        return checked(self._functions[index](*arguments), code)
+        value = checked(self._functions[index](*given), code)
+        if self._is_first_pass and not self._is_repeated:
+            self._note_written(code, given, [x if shared else None for x, shared in
+                                             zip(arguments, is_shared)])
+        return value
+
+    def _note_written(self, code, given, others_see):
+        """Adds a warning if the code wrote into its own copy of what other steps see."""
+        for i, (copy, x) in enumerate(zip(given, others_see)):
+            if isinstance(x, torch.Tensor) and not torch.equal(copy.detach().nan_to_num(),
+                                                               x.detach().nan_to_num()):
+                self.result.setdefault("written", []).append(
+                    f"{code} writes into its argument {i}, a copy: other steps that use that"
+                    " tensor do not see it here")
 
     def _operand(self, x, on_gradient, is_shared):
         """Returns the operand for the subject. It is attached to the graph on every rank or on
