@@ -46,11 +46,8 @@ void blame_whole_row(std::vector<CaseResult>& cases, std::size_t first, const Ju
   judged->as_expected = false;
   judged->why = why;
   judged->verdict = Verdict::kMismatch;
-  judged->findings = {{.rule = "objective",
-                       .collective = std::string(traits(j.kind).name),
-                       .step = {},
-                       .ranks = {},
-                       .text = why}};
+  judged->findings = {
+      {.rule = "objective", .collective = std::string(traits(j.kind).name), .text = why}};
 }
 
 std::string right_for_text(const Judgement& j) {

@@ -58,8 +58,6 @@ std::string torch_library(const std::string& executable) {
   return arrow == std::string::npos ? line : line.substr(arrow + 3, line.rfind(" (") - arrow - 3);
 }
 
-// Returns 2.15.0 of 2.15.0+cu130.
-
 // Returns the version of the torch that lib/libtorch_cpu.so belongs to, by its version.py, or "".
 std::string version_of(const std::filesystem::path& library) {
   std::ifstream file(library.parent_path().parent_path() / "version.py");

@@ -45,11 +45,7 @@ std::map<int, double> factors_of(const Json& wrong) {
 }
 
 Finding finding_of(const Json& wrong) {
-  Finding finding{.rule = rule_of(wrong),
-                  .collective = {},
-                  .step = {},
-                  .ranks = {},
-                  .text = joined(wrong.at("text"))};
+  Finding finding{.rule = rule_of(wrong), .text = joined(wrong.at("text"))};
   const std::map<int, double> factors = factors_of(wrong);
   for (const auto& [rank, factor] : factors)
     if (factor != 1) finding.ranks.push_back(rank);

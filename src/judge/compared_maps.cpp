@@ -98,6 +98,12 @@ std::vector<double> values_at(const ComparedMaps& maps, std::size_t rank, std::s
   return values;
 }
 
+bool gives_zeros(const ComparedMaps& maps) {
+  return for_all(maps, [](const PieceOf&, const PieceOf&, const Block& seen, const Block&) {
+    return seen.is_zero;
+  });
+}
+
 bool is_wrong_only_at_zeros(const ComparedMaps& maps) {
   return is_of(maps, ReduceOp::kProduct) &&
          is_wrong_only_where(maps, [&](std::size_t r, std::size_t e) {

@@ -79,6 +79,9 @@ bool is_wrong_only_where(const ComparedMaps& maps, const Special& special) {
 // Returns the operands' values at one element, over the rank's group.
 std::vector<double> values_at(const ComparedMaps&, std::size_t rank, std::size_t element);
 
+// Returns true if no cotangent gives anything.
+bool gives_zeros(const ComparedMaps&);
+
 // Returns true, for min and max, if only elements where ranks tie for the extremum are wrong.
 bool is_wrong_only_at_ties(const ComparedMaps&);
 bool is_wrong_only_at_zeros(const ComparedMaps&);  // of a product's operand

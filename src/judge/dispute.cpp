@@ -58,7 +58,7 @@ const GradientComparison* first_differing(const CaseComparison& comparison) {
 std::string difference_text(const GradientComparison& g) {
   const auto [observed, truth] = at_first_difference(g);
   return fmt::format("{}: the gradient is {}, the slope of the objective {}", place_text(g),
-                     observed == "no gradient" ? "missing" : observed, truth);
+                     observed.value_or("missing"), truth);
 }
 
 // Says why the truth of the first element that differs is unknown.

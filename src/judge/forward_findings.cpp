@@ -85,7 +85,7 @@ std::string narrowness_phrase(const ForwardDifference& d) {
 std::optional<Finding> truth_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().truth;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "truth", .ranks = {}, .factor = d->factor};
+  Finding finding{.rule = "truth", .factor = d->factor};
   if (d->rank >= 0) finding.ranks = {d->rank};
   finding.text = fmt::format(
       "The file's truth for {} is {}, the program gives {}{}. Either the figure is wrong, or the "
@@ -99,7 +99,7 @@ std::optional<Finding> truth_finding(const Evidence& evidence) {
 std::optional<Finding> program_finding(const Evidence& evidence) {
   const auto& d = evidence.comparison().program;
   if (!d) return std::nullopt;
-  Finding finding{.rule = "program", .ranks = {}, .factor = d->factor};
+  Finding finding{.rule = "program", .factor = d->factor};
   const std::string what =
       d->input.empty() ? "The distributed program computes another loss than single_device: the "
                          "objective is"

@@ -25,12 +25,10 @@ std::string gives_ties_otherwise(const ComparedMaps& maps) {
 
 std::string divides_at_zero(const ComparedMaps& maps) {
   if (!is_wrong_only_at_zeros(maps)) return "";
-  const bool gives_nothing = for_all(maps, [](const PieceOf&, const PieceOf&, const Block& seen,
-                                              const Block&) { return seen.is_zero; });
-  return gives_nothing ? "gave the operand zeros for every cotangent, as where the product is "
-                         "divided by an operand of 0, or where the call is cut off from the graph."
-                       : "divided the product by the operand, which gives NaN or 0 where the "
-                         "operand is 0.";
+  return gives_zeros(maps)
+             ? "gave the operand zeros for every cotangent, as where the product is divided by an "
+               "operand of 0, or where the call is cut off from the graph."
+             : "divided the product by the operand, which gives NaN or 0 where the operand is 0.";
 }
 
 std::string leaves_rest_off_root(const ComparedMaps& maps) {

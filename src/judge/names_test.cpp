@@ -464,7 +464,7 @@ TEST(Names, OfATie) {
   MatrixWorld world(3, a_call(kAllReduce, ReduceOp::kMax), {2}, {2}, backward(0.5), value);
   EXPECT_EQ(world.found(backward(1)).finding, "tie");
   EXPECT_EQ(world.found(backward(0.5)).finding, "");
-  // Where every share is that of two ranks of three, it is twice the right one.
+  // A tie of two ranks of three at every element makes all shares twice the right ones.
   const auto of_two = [](double share) {
     return by_coefficients([=](int r, int) { return r == 0 ? 0 : share; });
   };

@@ -89,12 +89,13 @@ AtFirstDifference at_first_difference(const GradientComparison& g) {
   const std::optional<Array>& observed =
       !by_rank && g.observed_full ? g.observed_full : g.observed_by_rank[rank];
   const bool fit = !observed || !truth || observed->shape() == truth->shape();
-  const auto text = [&](const std::optional<Array>& array, const char* absent, const char* of) {
-    if (!array) return std::string(absent);
-    return fit ? element_phrase(*array, g.first_difference->index)
-               : fmt::format("{}shape [{}]", of, fmt::join(array->shape(), ", "));
+  const auto text = [&](const Array& array) {
+    return fit ? element_phrase(array, g.first_difference->index)
+               : fmt::format("shape [{}]", fmt::join(array.shape(), ", "));
   };
-  return {text(observed, "no gradient", ""), text(truth, "unknown", "of ")};
+  AtFirstDifference at{std::nullopt, truth ? (fit ? "" : "of ") + text(*truth) : "unknown"};
+  if (observed) at.observed = text(*observed);
+  return at;
 }
 
 std::string how_they_differ(const Evidence& evidence, const std::optional<Scaling>& scaling) {

@@ -19,10 +19,11 @@ std::string index_phrase(std::span<const std::int64_t> index);  // " at [0, 3]";
 // Writes one element of the array, or all of it if the index does not fit.
 std::string element_phrase(const Array& array, const std::vector<std::int64_t>& index);
 
-// Says what was observed and what is true at the first difference, which there must be: an element,
-// or all of a tensor whose shape does not fit.
+// Says what was observed (absent: no gradient) and what is true at the first difference, which
+// there must be: an element, or the shape of a tensor whose shape does not fit.
 struct AtFirstDifference {
-  std::string observed, truth;
+  std::optional<std::string> observed;
+  std::string truth;
 };
 AtFirstDifference at_first_difference(const GradientComparison&);
 

@@ -19,10 +19,8 @@ namespace {
 using enum CollectiveKind;
 
 std::string gives_nothing(const ComparedMaps& maps) {
-  const bool is_zero = for_all(maps, [](const PieceOf&, const PieceOf&, const Block& seen,
-                                        const Block&) { return seen.is_zero; });
-  // Where only zeros have a derivative, a division by the operand gives nothing, too.
-  if (!is_zero || (!maps.m.measured.is_none && is_wrong_only_at_zeros(maps))) return "";
+  // A division by the operand gives nothing, too, if only zeros have a derivative.
+  if (!gives_zeros(maps) || (!maps.m.measured.is_none && is_wrong_only_at_zeros(maps))) return "";
   return maps.m.measured.is_none ? "gave no gradient (None) to the operand."
                                  : "gave the operand zeros for every cotangent.";
 }

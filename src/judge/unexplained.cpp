@@ -13,9 +13,9 @@ Finding unexplained_finding(const Evidence& evidence, const std::string& why) {
     const GradientComparison& g = evidence.comparison().gradients[i];
     if (!g.first_difference) continue;
     const auto [observed, truth] = at_first_difference(g);
-    finding.text +=
-        fmt::format(" First on rank {}, {}{}: {}, the truth is {}.", g.first_difference->rank,
-                    g.input, index_phrase(g.first_difference->index), observed, truth);
+    finding.text += fmt::format(
+        " First on rank {}, {}{}: {}, the truth is {}.", g.first_difference->rank, g.input,
+        index_phrase(g.first_difference->index), observed.value_or("no gradient"), truth);
     break;
   }
   finding.text += " " + why;

@@ -43,7 +43,7 @@ bool has_collectives(const Program& program) {
 std::optional<Finding> vacuous_match(const Program& program, const Simulation& simulation,
                                      const CaseComparison& comparison) {
   const auto& gradients = comparison.gradients;
-  Finding finding{.rule = "vacuous", .ranks = {}, .factor = std::nullopt};
+  Finding finding{.rule = "vacuous"};
   // If cotangents do arrive, a gradient of 0 is one that a wrong backward may miss.
   const bool is_reached = has_collectives(program) && !simulation.reaches_no_collective;
   if (!is_reached && !gradients.empty() &&

@@ -116,7 +116,7 @@ class Concluding {
     std::string why = dispute(case_, truth_.asked, truth_.run.simulation, *run_, comparison);
     if (!why.empty() || !could_be_rounding(case_, truth_.run.simulation, comparison)) return why;
     const Simulation& simulation = truth_.run.simulation;
-    const bool is_right = simulation.is_right_in_float64 || (widened() && wide_->is_right());
+    const bool is_right = simulation.is_right_in_float64 || (widened() && wide_->is_right);
     return is_right ? dispute_about_rounding(case_, simulation, comparison) : "";
   }
 
@@ -125,10 +125,7 @@ class Concluding {
     Case which;
     SharedTruth truth;
     DistributedRun run;
-
-    bool is_right() const {
-      return compare(which, truth.asked, truth.run.simulation, &run).equal();
-    }
+    bool is_right = false;
   };
 
   // Returns false if the program cannot be run so.
@@ -139,7 +136,7 @@ class Concluding {
   }
 
   std::optional<Widened> run_widened() {
-    Widened wide{case_, {}, {}};
+    Widened wide{case_, {}, {}, false};
     wide.which.dtype = DType::kFloat64;
     wide.truth.asked = truth_.asked;
     wide.truth.asked.program.dtype = wide.which.dtype;
@@ -149,12 +146,13 @@ class Concluding {
     if (wide.truth.run.error || simulation.invalid || !simulation.undecided.empty()) return {};
     wide.run = workers_.run_now(run_request(wide.which, wide.truth.asked.program), wide.which);
     if (!is_complete(wide.run)) return {};
+    wide.is_right = compare(wide.which, wide.truth.asked, simulation, &wide.run).equal();
     return wide;
   }
 
   // Judges the case in float64, if it is wrong there.
   std::optional<CaseResult> wrong_in_float64() {
-    if (!widened() || wide_->is_right()) return {};
+    if (!widened() || wide_->is_right) return {};
     CaseResult result =
         Concluding(wide_->which, wide_->truth, &wide_->run, options_, workers_, listener_).result();
     result.which.dtype = case_.dtype;

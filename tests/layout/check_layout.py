@@ -128,7 +128,7 @@ def format_errors(root):
 
 
 def top_errors(root):
-    """What was committed beside the folders, by mistake."""
+    """Yields what was committed beside the folders by mistake."""
     done = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True)
     if done.returncode:
         print("top: skipped, as this is no git checkout")

@@ -179,16 +179,19 @@ def calls_entered(since=None, ended=()):
 def entered_smaller(size, since, ended=()):
     """Returns whether this rank communicated in a group of fewer ranks than `size` since
     calls_entered() returned `since`."""
-    entered = calls_entered(since, ended)
-    return any(group.size() < size and entered.get(name) for group, name in _named(ended))
+    return any(group.size() < size for group in _groups_entered(since, ended))
 
 
 def met_outside(ranks, since, ended=()):
     """Returns the ranks, other than these, with which this rank communicated since calls_entered()
     returned `since`, as far as it did so in groups."""
-    entered = calls_entered(since, ended)
-    return {rank for group, name in _named(ended) if entered.get(name)
+    return {rank for group in _groups_entered(since, ended)
             for rank in c10d.get_process_group_ranks(group)} - set(ranks)
+
+
+def _groups_entered(since, ended):
+    entered = calls_entered(since, ended)
+    return [group for group, name in _named(ended) if entered.get(name)]
 
 
 def _named(ended):

@@ -73,6 +73,10 @@ class _Measurement:
         self._sizes = {item["name"]: [x.abs().nan_to_num(nan=0, posinf=0)
                                       for x in gathered_uneven(self._leaves[item["name"]])]
                        for item in self._items}
+        # Holds (item, part, element) of every element of the leaves.
+        self._elements = [(item, part, element) for item in self._items
+                          for part, shape in enumerate(self._parts(item))
+                          for element in range(int(torch.Size(shape).numel()))]
         self._loss_is_checked = False
         self._move = None  # maps an input's name to what is added to this rank's leaf
         self._narrowing = Narrowing()
@@ -92,20 +96,17 @@ class _Measurement:
         again = self._losses(cuts.recording)
         steps = [gathered_uneven(value) for value in self._case.reported]
         undecided = self._why_nothing_is_known(losses, again)
-        elements = [(item, part, element) for item in self._items
-                    for part, shape in enumerate(self._parts(item))
-                    for element in range(int(torch.Size(shape).numel()))]
-        self._elements = elements
         if undecided:
-            unknown = torch.full((len(self._rows), len(elements)), float("nan"),
+            unknown = torch.full((len(self._rows), len(self._elements)), float("nan"),
                                  dtype=torch.float64)
-            reply = self._reply(losses, steps, unknown, torch.zeros(len(elements)), [])
-        elif (own := self._confirmed(elements, losses)) is not None:
+            reply = self._reply(losses, steps, unknown,
+                                torch.zeros(len(self._elements)), [])
+        elif (own := self._confirmed(losses)) is not None:
             self._is_right = True
             reply = self._reply(losses, steps, own,
-                                _SEEN * own[0].abs().amax() * torch.ones(len(elements)), [])
+                                _SEEN * own[0].abs().amax() * torch.ones(len(self._elements)), [])
         else:
-            reply = self._by_element(cuts, losses, steps, elements, undecided)
+            reply = self._by_element(cuts, losses, steps, undecided)
         reply["undecided"] = undecided
         reply["is_right_in_float64"] = self._is_right
         if self._narrowing.casts:
@@ -156,7 +157,8 @@ class _Measurement:
                 noise = torch.maximum(noise, apart)
         return noise.nan_to_num(nan=0, posinf=0)
 
-    def _by_element(self, cuts, losses, steps, elements, undecided):
+    def _by_element(self, cuts, losses, steps, undecided):
+        elements = self._elements
         chosen, own = range(len(elements)), None
         if len(elements) > MOST_ELEMENTS:
             chosen, own = self._sample(len(elements)), self._own_gradients()
@@ -175,7 +177,7 @@ class _Measurement:
             undecided += self._why_sample_says_nothing(slopes, own)
         meant = slopes
         if self._everywhere(cuts.any()):
-            meant = self._hold(cuts, losses, elements, slopes, own, reply, undecided)
+            meant = self._hold(cuts, losses, slopes, own, reply, undecided)
         if self._everywhere(hooks.any_registered()) and self._leave_out_hooks(meant, reply):
             self._is_right = True
         elif self._dtype != "float64" and self._is_plain():
@@ -226,11 +228,11 @@ class _Measurement:
 
     # -- all elements at once
 
-    def _confirmed(self, elements, losses):
+    def _confirmed(self, losses):
         """Returns the gradients that the ranks' own backward gives if finite differences along
         random directions confirm them for every objective. Returns None if they do not, or if there
         are so few elements that each can be measured."""
-        if len(elements) <= FEW_ELEMENTS or not self._is_plain() or self._noise is not None:
+        if len(self._elements) <= FEW_ELEMENTS or not self._is_plain() or self._noise is not None:
             return None
         own = self._own_gradients()
         scales = self._scales()
@@ -399,10 +401,10 @@ class _Measurement:
 
     # -- what is taken out of autograd
 
-    def _hold(self, cuts, losses, elements, plain, own, reply, undecided):
+    def _hold(self, cuts, losses, plain, own, reply, undecided):
         """Returns the slopes that the user means."""
         held_again = self._losses(cuts.holding)
-        slopes = {}
+        elements, slopes = self._elements, {}
         if not self._everywhere(cuts.parted or not torch.equal(held_again, losses)):
             slopes = {i: self._slope(elements[i], losses, cuts.holding) for i in plain}
         texts, unknown = self._gathered(cuts.texts()), self._gathered(cuts.unknown)

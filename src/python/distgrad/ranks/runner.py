@@ -251,7 +251,7 @@ class _Case:
     def collective(self, index, x, on_gradient, is_shared):
         call, operand = self._calls[index], self._operand(x, on_gradient, is_shared)
         on_value = self.program.watch(index, operand) if self._observes else None
-        # What was judged in an earlier run is not asked again.
+        # A repeated run asks nothing that the first has answered.
         if self._is_repeated or not self._is_first_pass or not self.subject.op_is_untold(call):
             return self.subject(call, operand, on_value)
         operands = gathered(operand, call.group.process_group)
@@ -265,15 +265,13 @@ class _Case:
         code = self.what["steps"][index]["call"]["code"]
         value = checked(self._functions[index](*given), code)
         if self._is_first_pass and not self._is_repeated:
-            self._note_written(code, given, [x if shared else None for x, shared in
-                                             zip(arguments, is_shared)])
+            self._note_written(code, given, arguments, is_shared)
         return value
 
-    def _note_written(self, code, given, others_see):
+    def _note_written(self, code, given, arguments, is_shared):
         """Adds a warning if the code wrote into its own copy of what other steps see."""
-        for i, (copy, x) in enumerate(zip(given, others_see)):
-            if isinstance(x, torch.Tensor) and not torch.equal(copy.detach().nan_to_num(),
-                                                               x.detach().nan_to_num()):
+        for i, (copy, x, shared) in enumerate(zip(given, arguments, is_shared)):
+            if shared and not torch.allclose(copy, x, rtol=0, atol=0, equal_nan=True):
                 self.result.setdefault("written", []).append(
                     f"{code} writes into its argument {i}, a copy: other steps that use that"
                     " tensor do not see it here")
