@@ -106,6 +106,17 @@ void add_joint(Measurement& m, DTypeNumbers& numbers) {
 
 double largest(const std::vector<double>& values) { return largest_magnitude(values); }
 
+double resolution_of(const Measurement& m, std::size_t cotangent, std::size_t rank) {
+  constexpr double kRoundings = 16;
+  const std::vector<double>& right = m.right.values[cotangent][rank];
+  const double scale = std::max({largest(right), largest(m.measured.values[cotangent][rank]),
+                                 largest(m.cotangents[cotangent][rank])});
+  double bound = 0;
+  for (const double b : m.right.bounds[cotangent][rank])
+    if (std::isfinite(b)) bound = std::max(bound, b);
+  return 2 * bound + kRoundings * unit_roundoff(m.program->dtype) * scale;
+}
+
 // Returns true if two responses are the same but for rounding. NaN is no answer and is ignored.
 bool is_same(const Measurement& m, const Joint& a, const Joint& b, std::size_t cotangent) {
   for (std::size_t r = 0; r < a.size(); ++r) {
@@ -202,6 +213,10 @@ std::optional<Measurement> finished(Machine& machine, Measurement m, DTypeNumber
   if (!answer || !right) return std::nullopt;
   m.measured = std::move(*answer);
   m.right = std::move(*right);
+  for (std::size_t k = 0; k < m.cotangents.size(); ++k) {
+    std::vector<double>& of_ranks = m.resolutions.emplace_back();
+    for (std::size_t r = 0; r < m.world_size(); ++r) of_ranks.push_back(resolution_of(m, k, r));
+  }
   note_what_joint_ones_show(machine, m);
   return m;
 }
@@ -222,14 +237,7 @@ std::size_t largest_tensor(const CallOnRanks& seen) {
 }  // namespace
 
 double resolution(const Measurement& m, std::size_t cotangent, std::size_t rank) {
-  constexpr double kRoundings = 16;
-  const std::vector<double>& right = m.right.values[cotangent][rank];
-  const double scale = std::max({largest(right), largest(m.measured.values[cotangent][rank]),
-                                 largest(m.cotangents[cotangent][rank])});
-  double bound = 0;
-  for (const double b : m.right.bounds[cotangent][rank])
-    if (std::isfinite(b)) bound = std::max(bound, b);
-  return 2 * bound + kRoundings * unit_roundoff(m.program->dtype) * scale;
+  return m.resolutions[cotangent][rank];
 }
 
 bool is_right(const Measurement& m, std::size_t cotangent, std::size_t rank) {

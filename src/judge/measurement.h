@@ -26,10 +26,11 @@ struct Measurement {
   std::vector<std::vector<int>> partition;
   PiecesOfCall pieces;
 
-  std::vector<Probe> probes;      // the columns
-  bool is_basis = false;          // a unit for every element of every rank
-  std::vector<Joint> cotangents;  // by probe, then the joint ones
-  Responses measured, right;      // by cotangent
+  std::vector<Probe> probes;                     // the columns
+  bool is_basis = false;                         // a unit for every element of every rank
+  std::vector<Joint> cotangents;                 // by probe, then the joint ones
+  Responses measured, right;                     // by cotangent
+  std::vector<std::vector<double>> resolutions;  // by cotangent, by rank: see resolution()
   std::size_t random_cotangents = 0;
 
   // Says what the joint cotangents show. If not kLinear, M does not describe the backward.
