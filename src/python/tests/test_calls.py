@@ -164,6 +164,12 @@ class Calls(unittest.TestCase):
         for name in ("measured_by_rank", "simulated_by_rank"):
             self.assertNotIn("of the truth on every rank", " ".join(texts[name]))
 
+    def test_a_simulation_without_a_graph_is_no_truth(self):
+        self.write("cut_off", scenario("python:right.py:plain", "python:joint.py:cut_off"))
+        _, cases, output = self.run_all()
+        self.assertEqual(cases["cut_off"]["verdict"], "error", output)
+        self.assertIn("joint.py:cut_off returned results without a graph", str(cases["cut_off"]))
+
     def test_what_writes_into_an_argument_that_others_use_is_told(self):
         case = scenario("python:wrong.py:overwrites", loss="(y * y * u).sum()")
         case["steps"] = [{"u": "x * w"}, {"y": {**case["steps"][0]["y"], "args": ["u", "w"]}}]

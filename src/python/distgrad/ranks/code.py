@@ -52,15 +52,20 @@ def checked(value, text):
     return value
 
 
-def checked_for_all(values, world_size, text):
+def checked_for_all(values, arguments, world_size, text):
     """Returns the tensors of a simulated call, by rank. Raises TypeError unless there is one per
-    rank."""
+    rank, or if none has a graph though arguments have: then every gradient would be 0."""
     if not isinstance(values, (list, tuple)) or len(values) != world_size:
         what = (f"{len(values)} results" if isinstance(values, (list, tuple))
                 else f"a {type(values).__name__}")
         raise TypeError(
             f"{text} returned {what}; it gives a list of one result for each of {world_size} ranks")
-    return [checked(value, text) for value in values]
+    results = [checked(value, text) for value in values]
+    if (not any(x.requires_grad for x in results)
+            and any(getattr(x, "requires_grad", False) for by_rank in arguments for x in by_rank)):
+        raise TypeError(f"{text} returned results without a graph, so that every gradient would be"
+                        " 0: look for detach(), no_grad() or .data (write x * 0 if 0 is meant)")
+    return results
 
 
 def seed(rank):

@@ -99,7 +99,8 @@ class _Simulation:
 
     def code_of_all(self, index, arguments, _):
         text = self._what["steps"][index]["call"]["simulate"]
-        return checked_for_all(self._code.function(text)(*arguments), self._size, text)
+        results = self._code.function(text)(*arguments)
+        return checked_for_all(results, arguments, self._size, text)
 
     # -- backward
 

@@ -15,3 +15,8 @@ def plain(xs, ws):
 def squares_in_float32(xs, ws):
     total = sum(x * w for x, w in zip(xs, ws))
     return [total.float() ** 2 + x for x in xs]
+
+
+def cut_off(xs, ws):
+    with torch.no_grad():
+        return plain(xs, ws)
