@@ -30,7 +30,7 @@ constexpr std::size_t kWindowBytes = 64 << 20;
 // Gives the time that other ranks have to report their own error once one rank has failed, since
 // the first to report need not be the cause.
 constexpr std::int64_t kGraceNs = 200 * kMillisecond;
-// Lies between the end of a socket and the zygote's report.
+// Lies between the end of a rank's sockets and the zygote's report.
 constexpr std::int64_t kExitReportNs = 2 * kSecond;
 constexpr std::int64_t kLookNs = 100 * kMillisecond;
 // Give the times that ranks may wait for each other, or for a stopped one, before they count as
@@ -637,15 +637,17 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
   std::uint64_t id = failed[0]->error_id;
   for (const Worker* worker : failed) id = std::min(id, worker->error_id);
 
-  const bool all_heard = std::all_of(workers_.begin(), workers_.end(),
-                                     [&](const Worker& w) { return w.error || w.answered >= id; });
-  if (!all_heard && !in_flight_.empty() && now < failing_since_ns_ + kGraceNs) {
-    next_look_ns_ = failing_since_ns_ + kGraceNs;
-    return std::nullopt;
-  }
   std::vector<RankError> errors;
   for (const Worker* worker : failed)
     if (worker->error_id == id) errors.push_back(*worker->error);
+  // What only follows from another rank's end is heard of sooner than that end if cores are few.
+  const std::int64_t grace = is_echo(first_cause(errors)) ? kExitReportNs : kGraceNs;
+  const bool all_heard = std::all_of(workers_.begin(), workers_.end(),
+                                     [&](const Worker& w) { return w.error || w.answered >= id; });
+  if (!all_heard && !in_flight_.empty() && now < failing_since_ns_ + grace) {
+    next_look_ns_ = std::min(now + kLookNs, failing_since_ns_ + grace);
+    return std::nullopt;
+  }
   // If a worker died between two cases, and others have not answered the first, that one is to
   // blame.
   InFlight* blamed = in_flight(id);
