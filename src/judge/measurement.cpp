@@ -104,13 +104,12 @@ void add_joint(Measurement& m, DTypeNumbers& numbers) {
   m.random_cotangents = kJointCotangents - 1;  // the repeated one does not count
 }
 
-double largest(const std::vector<double>& values) { return largest_magnitude(values); }
-
 double resolution_of(const Measurement& m, std::size_t cotangent, std::size_t rank) {
   constexpr double kRoundings = 16;
   const std::vector<double>& right = m.right.values[cotangent][rank];
-  const double scale = std::max({largest(right), largest(m.measured.values[cotangent][rank]),
-                                 largest(m.cotangents[cotangent][rank])});
+  const double scale =
+      std::max({largest_magnitude(right), largest_magnitude(m.measured.values[cotangent][rank]),
+                largest_magnitude(m.cotangents[cotangent][rank])});
   double bound = 0;
   for (const double b : m.right.bounds[cotangent][rank])
     if (std::isfinite(b)) bound = std::max(bound, b);

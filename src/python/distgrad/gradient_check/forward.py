@@ -120,7 +120,7 @@ class Measurement:
         error = (4 * eps * (size[:, None] / step[None])).masked_fill((size == 0)[:, None], eps**2)
         self._step, self._least = step, error
         # An output that small steps changed does depend, even if large steps round by more.
-        self._depends = self._depends | (matrix.abs() > 16 * error) | ~matrix.isfinite()
+        self._depends = self._depends | self._is_changed(matrix)
         same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan()) | (
             base == again)
         return Derivative(matrix, error, affine, matrix, matrix,
@@ -261,7 +261,13 @@ class Measurement:
         """Adds dependences on moves down, as at a minimum or a cap moves up may change nothing."""
         below = self._values(-torch.diag(self._step))
         slopes = ((self._base - below) / self._step[:, None]).T
-        self._depends |= (slopes.abs() > 16 * self._least) | ~slopes.isfinite()
+        self._depends |= self._is_changed(slopes)
+
+    def _is_changed(self, slopes):
+        """Returns where outputs depend on inputs, given slopes by large steps. The roundings of
+        half precision would hide that; there whatever changes depends."""
+        return (slopes.abs() > (0 if self._eps > _ROUGH else 16 * self._least)
+                ) | ~slopes.isfinite()
 
     def _quick(self, groups, noise):
         """Returns slopes by one step, or None if slopes along random combinations, by three steps,

@@ -86,18 +86,16 @@ class Check:
             self._frozen_outputs = _newly_attached(before, found)
         found = self._without_races(found)
         first = self._outputs_of(found)
-        narrow = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs) < 8
-        wide = self._first_in_float64() if narrow and self._options.float64 else None
-        self._outputs = self._judged(wide or first)
+        wide, of_wide = self._first_in_wider()
+        self._outputs = self._judged(of_wide or first)
         self._convention = self._agreed()
-        self._dtypes = {torch.float64: self._dtypes_of(wide or first),
-                        None: self._dtypes_of(first)}
+        self._dtypes = {wide: self._dtypes_of(of_wide or first), None: self._dtypes_of(first)}
         if not any(self._outputs):
             raise CannotCheck("the function returns no floating-point tensor on any rank")
         if not any(t.size() for outputs in self._outputs for t in outputs):
             raise CannotCheck("the function returns no tensor with an element on any rank")
         try:
-            report = self._report(self._passes(wide is not None))
+            report = self._report(self._passes(wide))
             outside = set().union(*(result["outside"] for result in found))
             return _undecided_beside(outside, report) if outside else report
         except backward.NoBackward as raised:
@@ -146,17 +144,22 @@ class Check:
                        " gradients were not checked.")
         return [on_rank["outputs"] for on_rank in found]
 
-    def _first_in_float64(self):
-        """Returns the outputs in float64, or None if the function does not take float64."""
-        results, failures = self._session.run("use", torch.float64, tolerate=0)
-        if not failures:
-            return self._outputs_of([result.values[0] for result in results])
-        causes = [failure for failure in failures.values() if not failure.is_echo]
-        if len(causes) < self._session.size:
-            raise self._session.broken(failures)
-        self._note(f"The function does not take float64: {causes[0].text}")
-        self._session.run("use", None)
-        return None
+    def _first_in_wider(self):
+        """Returns a dtype wider than some input's, float64 if possible, and the outputs in it, or
+        (None, None) if the function takes none. One that takes no float64 may take float32."""
+        narrowest = min(i["dtype"].itemsize for inputs in self._inputs for i in inputs)
+        for dtype in (torch.float64, torch.float32) if self._options.float64 else ():
+            if dtype.itemsize <= narrowest:
+                break
+            results, failures = self._session.run("use", dtype, tolerate=0)
+            if not failures:
+                return dtype, self._outputs_of([result.values[0] for result in results])
+            causes = [failure for failure in failures.values() if not failure.is_echo]
+            if len(causes) < self._session.size:
+                raise self._session.broken(failures)
+            self._note(f"The function does not take {str(dtype)[6:]}: {causes[0].text}")
+            self._session.run("use", None)
+        return None, None
 
     def _judged(self, by_rank):
         """Returns the judged outputs by rank, as Tensors: those that require grad on some rank, or
@@ -234,17 +237,17 @@ class Check:
 
     # -- passes
 
-    def _passes(self, has_wide):
+    def _passes(self, wide):
         notes, shown = list(self.notes), list(self._shown)
-        judgements = self._judgements(has_wide)
-        is_wide = has_wide or all(i["dtype"] == torch.float64 for on_rank in self._inputs
-                                  for i in on_rank)
+        judgements = self._judgements(wide)
+        dtypes = {i["dtype"] for on_rank in self._inputs for i in on_rank}
+        is_wide = wide == torch.float64 or dtypes == {torch.float64}
         is_known = not any(j.findings or j.is_coarse() for j in judgements)
         if not is_wide or self._session.broken_by or is_known:
             return judgements
         # A value that is cast to a narrower dtype changes in steps: differences fail there.
-        if has_wide:
-            self._session.run("use", torch.float64)
+        if wide:
+            self._session.run("use", wide)
         dtypes, places, is_possible = self._session.casts_left_out()
         if not places:
             return judgements
@@ -264,14 +267,14 @@ class Check:
         self._note(f"{told}: its derivative is that without these casts, and the backward was held"
                    " to their dtype.")
         self._held, self._places = None, {}
-        return self._judgements(has_wide)
+        return self._judgements(wide)
 
-    def _judgements(self, has_wide):
+    def _judgements(self, wide):
         # A direction of all ranks' tensors together does not tell which rank a gradient is from.
         large = "blocks" if self._convention else "whole"
         kind = "elements" if self._is_small() else large
         judgements, derivative = [], None
-        for dtype in (torch.float64, None) if has_wide else (None,):
+        for dtype in (wide, None) if wide else (None,):
             if judgements:
                 self._session.run("use", None)
             judgement, derivative = self._pass(kind, dtype, derivative, is_first=not judgements)

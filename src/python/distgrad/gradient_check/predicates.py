@@ -195,7 +195,7 @@ def forgotten_op(pair) -> Optional[Mistake]:
     if pair.ranks < 2 or pair.is_divided or not _is_of_a_sum(pair):
         return None
     return _mistake("forgotten-op", pair,
-                    "the cotangents were summed, as if the forward had been a sum")
+                    "the cotangents were summed, which is right only for a plain sum")
 
 
 def _is_of_a_sum(pair):

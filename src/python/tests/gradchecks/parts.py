@@ -65,17 +65,17 @@ def rooted(x, root=0):
 
 
 def function(forward, backward):
-    """Makes an autograd.Function; backward gets the cotangent and the operand."""
+    """Makes an autograd.Function; backward gets the cotangent and the operands."""
 
     class Made(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
-            ctx.save_for_backward(x)
-            return forward(x)
+        def forward(ctx, *operands):
+            ctx.save_for_backward(*operands)
+            return forward(*operands)
 
         @staticmethod
         def backward(ctx, g):
-            return backward(g, ctx.saved_tensors[0])
+            return backward(g, *ctx.saved_tensors)
 
     return Made.apply
 

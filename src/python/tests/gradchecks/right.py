@@ -585,6 +585,16 @@ def bfloat16():
     return matrix(dtype=torch.bfloat16)
 
 
+def router():
+    """Returns activations in bfloat16 and weights in float32."""
+    return bfloat16(), matrix(3, 2, torch.float32)
+
+
+def bfloat16_only(x, w):
+    assert x.dtype == torch.bfloat16, "bfloat16 only"
+    return right_sum(x @ w.bfloat16())
+
+
 LARGE = {"basis": False}
 
 class SavedFirst(torch.autograd.Function):
@@ -771,6 +781,10 @@ CASES = [
          words=("does not take float64: AssertionError: float32 only",)),
     Case("bfloat16 only", right_sum, lambda: matrix(dtype=torch.bfloat16),
          options={"float64": False}, ranks=(4,)),
+    Case("bfloat16 with weights in float32", lambda x, w: right_sum(x.float() @ w), router,
+         words=("does not take float64", "backward in float32")),
+    Case("a product of bfloat16 only", bfloat16_only, router, verdict="undecided",
+         words=("does not take float32: AssertionError: bfloat16 only",)),
     Case("computes in float32", computes_in_float32, matrix, words=("computes in about float32",)),
     Case("rounds to half", rounds_to_half, matrix, right=SUM,
          words=("affine within its roundings",)),

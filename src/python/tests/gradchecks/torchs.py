@@ -58,7 +58,7 @@ NN = [
          words=("transposed on rank 0 alone",)),
     Case("reduce", lambda x: on_root(nn.reduce(x, 1, group=group())), matrix, "contiguity"),
     Case("reduce avg", lambda x: on_root(nn.reduce(x, 1, OP.AVG, group())), matrix, "contiguity",
-         alone=False, words=("forgotten-op   y -> x", "as if the forward had been a sum")),
+         alone=False, words=("forgotten-op   y -> x", "which is right only for a plain sum")),
     Case("gather", lambda x: on_root(nn.gather(x, 1, group())), matrix, "contiguity",
          words=("expanded",)),
     Case("scatter", lambda x: nn.scatter(x, 1, group()), pieces),

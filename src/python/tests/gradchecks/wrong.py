@@ -752,6 +752,9 @@ def one_element_doubled_on_rank_1(g, x):
 
 
 MORE = [
+    Case("nothing for weights in float32 of bfloat16", function(
+        lambda x, w: reduced(x.float() @ w), lambda g, x, w: (0 * x, 0 * w)), right.router,
+         "no-gradient", ("x̄0_r = 0",), words=("y -> x0, x1",)),
     Case("linear", linear, x_and_w, "identity-backward", ("x̄_r = J_rᵀ ȳ_r",),
          ("x̄_r = Σ_k J_rᵀ ȳ_k",), right_for=REPLICATED, words=("y -> x, w",)),
     Case("Megatron's layer", lambda x, a, b: layer(x, a, b, megatrons_copy), of_layer,
