@@ -33,20 +33,6 @@ void add(Parameter& p, AxisGroups entry) {
   if (!known && entry.size > 1) p.axes.push_back(std::move(entry));
 }
 
-// Groups the ranks of the mesh that differ only in the axes of `subset` (bits).
-RankGroups lines_of(const DumpMesh& mesh, unsigned subset) {
-  std::map<std::vector<int>, std::vector<int>> lines;
-  for (const int rank : mesh.ranks) {
-    std::vector<int> key = coordinate_of(mesh, rank);
-    for (std::size_t axis = 0; axis < key.size(); ++axis)
-      if ((subset >> axis & 1) != 0) key[axis] = -1;
-    lines[key].push_back(rank);
-  }
-  RankGroups groups;
-  for (auto& [key, ranks] : lines) groups.push_back(std::move(ranks));
-  return groups;
-}
-
 std::vector<unsigned> subsets_by_size(std::size_t axes) {
   constexpr std::size_t kMostAxes = 5;
   std::vector<unsigned> subsets;
@@ -85,6 +71,19 @@ void add_process_groups(const std::vector<DumpGroups>& groups, Parameter& p) {
 }
 
 }  // namespace
+
+RankGroups lines_of(const DumpMesh& mesh, unsigned subset) {
+  std::map<std::vector<int>, std::vector<int>> lines;
+  for (const int rank : mesh.ranks) {
+    std::vector<int> key = coordinate_of(mesh, rank);
+    for (std::size_t axis = 0; axis < key.size(); ++axis)
+      if ((subset >> axis & 1) != 0) key[axis] = -1;
+    lines[key].push_back(rank);
+  }
+  RankGroups groups;
+  for (auto& [key, ranks] : lines) groups.push_back(std::move(ranks));
+  return groups;
+}
 
 void find_axes(const Holders& holders, const std::vector<PieceOnRank>& held, Parameter& p) {
   std::vector<const DumpMesh*> meshes;

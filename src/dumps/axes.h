@@ -5,6 +5,9 @@
 
 namespace distgrad::dumps {
 
+// Groups the ranks of the mesh that differ only in the axes of `subset` (bits).
+std::vector<std::vector<int>> lines_of(const DumpMesh&, unsigned subset);
+
 // Fills in `p.axes`: the axes of the meshes that the ranks hold it on and of the world's, several
 // axes together, process groups, and all ranks.
 void find_axes(const Holders&, const std::vector<PieceOnRank>&, Parameter& p);

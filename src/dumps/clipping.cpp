@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include "base/number_text.h"
+#include "dumps/axes.h"
 
 namespace distgrad::dumps {
 namespace {
@@ -19,6 +19,12 @@ struct Norm {
   double squares = 0;
   std::int64_t elements = 0;
   DType dtype = DType::kFloat64;
+
+  void add(const Norm& other) {
+    squares += other.squares;
+    elements += other.elements;
+    dtype = coarser(dtype, other.dtype);
+  }
 };
 
 // Returns the whole gradients by name, or nothing if they are unknown.
@@ -46,9 +52,7 @@ std::optional<Norm> norm_of(const RankDump& rank) {
       for (const DumpPlacement& placement : gradient.layout->placements)
         if (placement.kind == DumpPlacement::Kind::kPartial) return std::nullopt;
     const DumpTensor& own = *gradient.tensor;
-    norm.squares += sum_of_squares(whole_stream(own));
-    norm.elements += own.size();
-    if (unit_roundoff(own.dtype) > unit_roundoff(norm.dtype)) norm.dtype = own.dtype;
+    norm.add({sum_of_squares(whole_stream(own)), own.size(), own.dtype});
   }
   return norm;
 }
@@ -79,25 +83,14 @@ bool have_one_factor(const std::vector<ParameterResult>& results) {
 }
 
 // Returns all ranks in one group; then those along each axis of the mesh.
-std::vector<std::pair<std::string, std::vector<std::vector<std::size_t>>>> groups_of_ranks(
+std::vector<std::pair<std::string, std::vector<std::vector<int>>>> groups_of_ranks(
     const Dump& observed) {
-  std::vector<std::pair<std::string, std::vector<std::vector<std::size_t>>>> found;
-  std::vector<std::size_t> all(observed.ranks.size());
-  std::iota(all.begin(), all.end(), std::size_t{0});
-  found.push_back({"all ranks", {all}});
+  std::vector<std::pair<std::string, std::vector<std::vector<int>>>> found = {{"all ranks", {{}}}};
+  for (const RankDump& rank : observed.ranks) found[0].second[0].push_back(rank.rank);
   const DumpMesh* mesh = observed.mesh();
-  if (!mesh) return found;
-  std::size_t stride = all.size();
-  for (const DumpAxis& axis : mesh->axes) {
-    const auto size = static_cast<std::size_t>(axis.size);
-    if (size == 0 || stride % size != 0) return {found.front()};
-    const std::size_t outer = stride;
-    stride /= size;
-    std::map<std::size_t, std::vector<std::size_t>> groups;
-    for (const std::size_t r : all) groups[r / outer * outer + r % stride].push_back(r);
-    found.push_back({"the ranks of " + axis.name, {}});
-    for (auto& [first, ranks] : groups) found.back().second.push_back(std::move(ranks));
-  }
+  if (!mesh || !observed.absent_ranks().empty()) return found;
+  for (std::size_t axis = 0; axis < mesh->axes.size(); ++axis)
+    found.push_back({"the ranks of " + mesh->axes[axis].name, lines_of(*mesh, 1u << axis)});
   return found;
 }
 
@@ -109,25 +102,22 @@ std::string clipped_by_other_norm(Holders& reference, const Dump& observed,
   if (observed.ranks.size() < 2 || !are_multiples(results)) return {};
   const auto whole = whole_gradients(reference, observed, tolerance);
   if (!whole) return {};
-  double squares = 0;
-  std::int64_t elements = 0;
-  for (const auto& [name, tensor] : *whole) {
-    squares += sum_of_squares(whole_stream(tensor));
-    elements += tensor.size();
-  }
-  const double norm = std::sqrt(squares);
-  std::vector<Norm> norms;
+  Norm all;
+  for (const auto& [name, tensor] : *whole)
+    all.add({sum_of_squares(whole_stream(tensor)), tensor.size(), tensor.dtype});
+  const double norm = std::sqrt(all.squares);
+  std::map<int, Norm> norms;
   for (const RankDump& rank : observed.ranks) {
     const std::optional<Norm> own = norm_of(rank);
     if (!own || norm == 0) return {};
-    norms.push_back(*own);
+    norms[rank.rank] = *own;
   }
-  const auto is_norm = [&](double own_squares, DType dtype) {
-    const double slack = std::max(kLeast, 8 * unit_roundoff(dtype));
-    return std::abs(std::sqrt(own_squares) - norm) <= slack * norm;
+  const auto is_norm = [&](const Norm& own) {
+    const double slack = std::max(kLeast, 8 * unit_roundoff(own.dtype));
+    return std::abs(std::sqrt(own.squares) - norm) <= slack * norm;
   };
-  if (std::all_of(norms.begin(), norms.end(), [&](const Norm& own) {
-        return own.elements < elements && is_norm(own.squares, own.dtype);
+  if (std::ranges::all_of(norms, [&](const auto& own) {
+        return own.second.elements < all.elements && is_norm(own.second);
       }))
     return fmt::format(
         "What each rank holds has the norm {}, which all gradients have in the reference: it is "
@@ -136,15 +126,10 @@ std::string clipped_by_other_norm(Holders& reference, const Dump& observed,
         number_text(norm, 4));
   if (!have_one_factor(results)) return {};
   for (const auto& [name, groups] : groups_of_ranks(observed))
-    if (std::all_of(groups.begin(), groups.end(), [&](const std::vector<std::size_t>& ranks) {
+    if (std::ranges::all_of(groups, [&](const std::vector<int>& ranks) {
           Norm sum;
-          for (const std::size_t r : ranks) {
-            sum.squares += norms[r].squares;
-            sum.elements += norms[r].elements;
-            if (unit_roundoff(norms[r].dtype) > unit_roundoff(sum.dtype))
-              sum.dtype = norms[r].dtype;
-          }
-          return ranks.size() > 1 && sum.elements > elements && is_norm(sum.squares, sum.dtype);
+          for (const int rank : ranks) sum.add(norms.at(rank));
+          return ranks.size() > 1 && sum.elements > all.elements && is_norm(sum);
         }))
       return fmt::format(
           "Over {}, with what several hold counted once a rank, the gradients have the norm {}, "

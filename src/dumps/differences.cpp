@@ -84,6 +84,8 @@ class Measurement {
 
 double unit_roundoff(DType dtype) { return std::ldexp(1.0, -traits(dtype).significand_bits); }
 
+DType coarser(DType a, DType b) { return unit_roundoff(a) > unit_roundoff(b) ? a : b; }
+
 bool is_narrow(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kBFloat16; }
 
 double default_rtol(DType dtype) {
@@ -122,9 +124,7 @@ double rounding_beside_largest(DType dtype) {
 
 }  // namespace
 
-DType Tolerance::computed_in(DType saved) const {
-  return dtype && unit_roundoff(*dtype) > unit_roundoff(saved) ? *dtype : saved;
-}
+DType Tolerance::computed_in(DType saved) const { return coarser(dtype.value_or(saved), saved); }
 
 Bound Tolerance::bound(DType saved, double largest_of_whole) const {
   const DType computed = computed_in(saved);
@@ -248,29 +248,11 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
          bound.of_norm(static_cast<double>(size), std::sqrt(expected_squares));
 }
 
-double largest(const Stream& stream) {
-  std::vector<double> values = block_of(stream);
-  double found = 0;
-  for (std::int64_t begin = 0, size = stream.size(); begin < size; begin += kBlock) {
-    const std::int64_t n = std::min(kBlock, size - begin);
-    stream.read(begin, n, values.data());
-    for (std::int64_t i = 0; i < n; ++i) {
-      const double magnitude = std::abs(values[i]);
-      if (magnitude > found && std::isfinite(magnitude)) found = magnitude;
-    }
-  }
-  return found;
-}
+double largest(const Stream& stream) { return measure(stream, stream, {}).max_expected; }
 
 double sum_of_squares(const Stream& stream) {
-  std::vector<double> values = block_of(stream);
-  double sum = 0;
-  for (std::int64_t begin = 0, size = stream.size(); begin < size; begin += kBlock) {
-    const std::int64_t n = std::min(kBlock, size - begin);
-    stream.read(begin, n, values.data());
-    for (std::int64_t i = 0; i < n; ++i) sum += values[i] * values[i];
-  }
-  return sum;
+  const Differences same = measure(stream, stream, {});
+  return same.equally_strange > 0 ? std::nan("") : same.expected_squares;
 }
 
 bool are_disjoint(const std::vector<const Stream*>& streams) {

@@ -11,6 +11,7 @@ namespace distgrad::dumps {
 // Returns the relative tolerance for gradients that were computed in this dtype.
 double default_rtol(DType);
 double unit_roundoff(DType);
+DType coarser(DType, DType);
 bool is_narrow(DType);  // float16, bfloat16
 
 struct Bound {
@@ -94,7 +95,7 @@ bool agrees(const Stream& observed, const Stream& expected, double factor, const
 // Returns the largest finite magnitude.
 double largest(const Stream&);
 
-double sum_of_squares(const Stream&);
+double sum_of_squares(const Stream&);  // NaN if an element is not finite
 
 // Returns true if each element is nonzero in at most one stream, and at least two streams are
 // nonzero somewhere.

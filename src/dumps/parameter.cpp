@@ -27,8 +27,7 @@ std::string placement_text(const DumpPlacement& p) {
 
 void note_dtype(Parameter& p, const std::vector<PieceOnRank>& held) {
   for (const PieceOnRank& h : held)
-    if (h.tensor() && unit_roundoff(h.tensor()->dtype) > unit_roundoff(p.dtype))
-      p.dtype = h.tensor()->dtype;
+    if (h.tensor()) p.dtype = coarser(h.tensor()->dtype, p.dtype);
 }
 
 void add_wrong_shape(Parameter& p, const PieceOnRank& h) {

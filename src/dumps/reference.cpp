@@ -153,9 +153,7 @@ Reference reference_of(Holders& holders, const std::string& name, const Toleranc
                                   [](const PieceOnRank& p) { return p.layout() != nullptr; });
   reference = placed ? joined_by_placements(pieces, tolerance) : copies_or_local(pieces, tolerance);
   for (const PieceOnRank& piece : pieces)
-    if (piece.tensor() != nullptr &&
-        unit_roundoff(piece.tensor()->dtype) > unit_roundoff(reference.dtype))
-      reference.dtype = piece.tensor()->dtype;
+    if (piece.tensor()) reference.dtype = coarser(piece.tensor()->dtype, reference.dtype);
   return reference;
 }
 
