@@ -302,10 +302,14 @@ std::vector<std::string> notes_for(const Dump& reference, const DumpComparison& 
   }
   for (const std::string& text : arrangements)
     notes.push_back(fmt::format("Taken for {}, by their shapes alone.", text));
-  for (const auto& [ranks, names] : holders.inferred())
-    notes.push_back(fmt::format("{} on {} alone: the other ranks hold others in their place.",
+  for (const auto& [ranks, names] : holders.inferred()) {
+    std::vector<std::string> elsewhere;
+    if (!ranks.others.empty()) elsewhere.push_back("others on " + ranks_text(ranks.others));
+    if (!ranks.nothing.empty()) elsewhere.push_back("none on " + ranks_text(ranks.nothing));
+    notes.push_back(fmt::format("{} on {} alone; in their place are {}.",
                                 count_text(static_cast<long>(names.size()), "parameter"),
-                                ranks_text(ranks)));
+                                ranks_text(ranks.holders), fmt::join(elsewhere, ", and ")));
+  }
   for (const auto& [note, names] : own)
     notes.push_back(fmt::format("{}: {}.", names_text(names), note));
   return notes;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "dumps/patterns.h"
+
 namespace distgrad::dumps {
 
 std::optional<Stream::Reduction> reduction_named(const std::string& op) {
@@ -58,29 +60,30 @@ Holders::Holders(const Dump& dump, std::vector<std::string> partly_held, bool ar
       are_flat_(are_flat) {
   for (const RankDump& rank : dump.ranks)
     for (const auto& [name, gradient] : rank.gradients) listed_[name].push_back(rank.rank);
+  for (const auto& [name, ranks] : listed_) families_[pattern_of(name)].insert(ranks);
 }
 
 std::vector<PieceOnRank> Holders::of(const std::string& name) {
   const auto listed = listed_.find(name);
   const bool nobody = listed == listed_.end();
   std::vector<PieceOnRank> held;
-  bool inferred = false;
+  RanksByPart by_part;
   for (const RankDump& rank : dump_.ranks) {
     const auto found = rank.gradients.find(name);
     const bool absent = found == rank.gradients.end();
     if (!absent && found->second.elsewhere) continue;
-    if (absent && !nobody && (rank.lists_all || is_partly_held(name))) continue;
-    if (absent && !nobody && holds_others(rank, listed->second)) {
-      inferred = true;
-      continue;
+    if (absent && !nobody) {
+      if (rank.lists_all || is_partly_held(name)) continue;
+      const bool others = holds_others(rank, listed->second);
+      if (others || may_hold_none(rank.rank, name)) {
+        (others ? by_part.others : by_part.nothing).push_back(rank.rank);
+        continue;
+      }
     }
+    if (!absent) by_part.holders.push_back(rank.rank);
     held.push_back({rank.rank, &rank, absent ? nullptr : &found->second});
   }
-  if (inferred) {
-    std::vector<int> ranks;
-    for (const PieceOnRank& h : held) ranks.push_back(h.rank);
-    inferred_[ranks].insert(name);
-  }
+  if (by_part.others.size() + by_part.nothing.size() > 0) inferred_[by_part].insert(name);
   return held;
 }
 
@@ -110,6 +113,21 @@ bool Holders::holds_others(const RankDump& rank, const std::vector<int>& holders
     if (std::none_of(holders.begin(), holders.end(), names_it)) return known->second = true;
   }
   return false;
+}
+
+// Returns true if the rank names no member of the parameter's family, and each member is on ranks
+// of its own: the rank's own member may be one without a gradient. But members on fewer ranks than
+// others may be missing on this one.
+bool Holders::may_hold_none(int rank, const std::string& name) const {
+  const auto& family = families_.at(pattern_of(name));
+  std::set<int> holders = {rank};
+  std::size_t most = 0;
+  for (const std::vector<int>& ranks : family) {
+    for (const int holder : ranks)
+      if (!holders.insert(holder).second) return false;
+    most = std::max(most, ranks.size());
+  }
+  return family.size() > 1 && listed_.at(name).size() == most;
 }
 
 }  // namespace distgrad::dumps

@@ -1,6 +1,7 @@
 // Says which ranks have a parameter, which lack it, and which hold other parts of the model.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <optional>
 #include <set>
@@ -50,6 +51,13 @@ std::optional<Share> share_of(const PieceOnRank&, std::string& unclear);
 // that has more dimensions in the reference, and do not say how they lie.
 bool holds_flat_pieces(const Dump& observed, const Dump& reference);
 
+// Lists the ranks that hold a parameter, and those that need not, by what they hold in its place.
+struct RanksByPart {
+  std::vector<int> holders, others, nothing;
+
+  auto operator<=>(const RanksByPart&) const = default;
+};
+
 class Holders {
  public:
   // Parameters that match a pattern (of a shell) may be absent on some ranks. `are_flat` says that
@@ -57,7 +65,8 @@ class Holders {
   Holders(const Dump&, std::vector<std::string> partly_held, bool are_flat = false);
 
   // Returns the ranks that have it or ought to, ascending. It leaves out a rank that names other
-  // parameters in its place, as pipeline stages do, and one whose file says that it is elsewhere.
+  // parameters in its place, as pipeline stages do, one that may hold none of the parameter's kind,
+  // as a rank whose expert got no token, and one whose file says that it is elsewhere.
   std::vector<PieceOnRank> of(const std::string& name);
 
   const Dump& dump() const { return dump_; }
@@ -65,21 +74,22 @@ class Holders {
   const std::vector<DumpGroups>& groups() const { return groups_; }
   // Returns true if a pattern, as a shell's, fits the user's or the plain name.
   bool matches(const std::string& name, const std::string& pattern) const;
-  // Has the parameters that only the ranks of the key hold, if other ranks were left out only
-  // because they hold others.
-  const std::map<std::vector<int>, std::set<std::string>>& inferred() const { return inferred_; }
+  // Has the parameters of which ranks were left out only because of what else they hold.
+  const std::map<RanksByPart, std::set<std::string>>& inferred() const { return inferred_; }
 
  private:
   bool is_partly_held(const std::string& name) const;
   bool holds_others(const RankDump& rank, const std::vector<int>& holders);
+  bool may_hold_none(int rank, const std::string& name) const;
 
   const Dump& dump_;
   std::vector<DumpGroups> groups_;
   std::vector<std::string> partly_held_;
   bool are_flat_;
   std::map<std::string, std::vector<int>> listed_;  // by parameter, the ranks that name it
+  std::map<std::string, std::set<std::vector<int>>> families_;  // the same, by pattern_of
   std::map<std::pair<int, std::vector<int>>, bool> holds_others_;
-  std::map<std::vector<int>, std::set<std::string>> inferred_;
+  std::map<RanksByPart, std::set<std::string>> inferred_;
 };
 
 }  // namespace distgrad::dumps

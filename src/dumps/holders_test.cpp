@@ -64,6 +64,39 @@ TEST(Holders, OtherParametersInItsPlaceMakeAStage) {
             "missing on rank 1, right on rank 0");
 }
 
+// Each rank holds one expert of those listed, or none, and what all share.
+DumpComparison experts(const std::vector<std::optional<int>>& by_rank) {
+  Dump whole = sample::whole("gate", sample::vector(truth)), observed;
+  for (unsigned i = 0; i < 4; ++i)
+    whole.ranks[0].gradients[fmt::format("experts.{}.w", i)].tensor =
+        sample::vector(numbers(kSize, 5 + i));
+  for (const auto& expert : by_rank) {
+    RankDump& rank = observed.ranks.emplace_back();
+    rank.rank = static_cast<int>(observed.ranks.size()) - 1;
+    rank.gradients["gate"] = whole.ranks[0].gradients["gate"];
+    const std::string name = fmt::format("experts.{}.w", expert.value_or(-1));
+    if (expert) rank.gradients[name] = whole.ranks[0].gradients[name];
+  }
+  return compare_dumps(whole, observed, {});
+}
+
+TEST(Holders, ARankWhoseExpertHasNoGradientLacksNoOther) {
+  const DumpComparison one = experts({0, 1, std::nullopt, 3});
+  for (const ParameterResult& r : one.parameters)
+    EXPECT_EQ(r.headline, r.name == "experts.2.w" ? "no gradient on every rank" : "") << r.name;
+  EXPECT_THAT(
+      one.notes,
+      testing::Contains(
+          "1 parameter on rank 0 alone; in their place are others on ranks 1, 3, and none on "
+          "rank 2."));
+  // An expert that others hold more often may be this rank's.
+  const DumpComparison twice = experts({0, 1, 0, std::nullopt});
+  EXPECT_TRUE(twice.parameters[0].is_right());
+  EXPECT_EQ(twice.parameters[1].headline, "missing on rank 3, right on rank 1");
+  // One expert alone, or members that overlap, are no family held apart.
+  EXPECT_FALSE(experts({0, std::nullopt, 0, 0}).parameters[0].is_right());
+}
+
 TEST(Holders, ARankThatMerelyHasLessLacksIt) {
   Dump whole = sample::whole("a", sample::vector(truth));
   whole.ranks[0].gradients["b"].tensor = sample::vector(truth);
