@@ -100,11 +100,15 @@ struct GridAxis {
 
 Arrangement grid(const std::vector<GridAxis>& axes, std::size_t ranks, const Shape& full) {
   Arrangement a;
-  std::vector<std::string> cut;
-  for (const GridAxis& axis : axes)
+  std::vector<std::string> cut, counted;
+  for (const GridAxis& axis : axes) {
     cut.push_back(axis.dim ? fmt::format("dimension {}", *axis.dim) : "copies");
-  a.text =
-      fmt::format("pieces of a grid over the ranks, from the outermost: {}", fmt::join(cut, ", "));
+    counted.push_back(fmt::format("{} in {}", cut.back(), axis.pieces));
+  }
+  std::ranges::sort(counted);
+  a.grid = fmt::format("{}", fmt::join(counted, ", "));
+  a.order = fmt::format("{}", fmt::join(cut, ", "));
+  a.text = "pieces of a grid over the ranks, from the outermost: " + a.order;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     Box box = whole_box(full);
     auto index = static_cast<std::int64_t>(rank);

@@ -140,6 +140,33 @@ int preference(Explanation e) {
   return e == Explanation::kUnexplained || e == Explanation::kUnsynchronised ? 2 : 1;
 }
 
+// Makes parameters unclear that are cut alike and right, but in different orders of the axes: then
+// ranks may have exchanged the pieces of some. One that is right in every order shows nothing.
+void doubt_opposite_orders(std::vector<ParameterResult>& results) {
+  std::map<std::string, std::vector<ParameterResult*>> by_grid;
+  for (ParameterResult& r : results)
+    if (r.is_right() && !r.grid.empty()) by_grid[r.grid].push_back(&r);
+  for (const auto& [grid, members] : by_grid) {
+    std::map<std::string, std::vector<const ParameterResult*>> by_order;
+    for (const ParameterResult* r : members)
+      for (const std::string& order : r->orders) by_order[order].push_back(r);
+    const auto has_all = [&](const auto& o) { return o.second.size() == members.size(); };
+    if (std::ranges::any_of(by_order, has_all)) continue;
+    std::vector<std::string> parts;
+    for (const auto& [order, fitting] : by_order)
+      parts.push_back(fmt::format("{} fits {}", order, fitting.front()->name));
+    for (ParameterResult* r : members) {
+      if (r->orders.size() == by_order.size()) continue;
+      r->explanation = Explanation::kUnclear;
+      r->arrangement.clear();
+      r->headline = fmt::format(
+          "cannot be judged: no one order of the axes fits all parameters cut in this grid ({}), "
+          "so ranks may have exchanged pieces",
+          fmt::join(parts, "; "));
+    }
+  }
+}
+
 class Comparing {
  public:
   Comparing(const Dump& reference, const Dump& observed, const ComparisonOptions& options,
@@ -176,6 +203,7 @@ class Comparing {
     for (std::size_t i = 0; i < results.size(); ++i)
       if (may_be_rounding(results[i])) results[i] = result_of(names[i]);
     look_again(names, results);
+    doubt_opposite_orders(results);
     return results;
   }
 
@@ -231,13 +259,18 @@ class Comparing {
 
   // Chooses, of several possible arrangements of pieces, the one whose values make the most sense.
   ParameterResult best_explanation(const std::vector<Parameter>& arrangements) const {
-    ParameterResult best = explain(arrangements.front(), context_);
-    for (auto other = arrangements.begin() + 1; other != arrangements.end() && !best.is_right();
-         ++other) {
-      ParameterResult result = explain(*other, context_);
-      if (preference(result.explanation) < preference(best.explanation)) best = std::move(result);
+    std::optional<ParameterResult> best;
+    std::set<std::string> orders;
+    for (const Parameter& p : arrangements) {
+      if (best && best->is_right() && p.grid.empty()) break;
+      ParameterResult result = explain(p, context_);
+      if (result.is_right()) orders.insert(p.order);
+      if (!best || preference(result.explanation) < preference(best->explanation))
+        best = std::move(result);
     }
-    return best;
+    best->grid = arrangements.front().grid;
+    best->orders = std::move(orders);
+    return *best;
   }
 
   static bool may_be_rounding(const ParameterResult& r) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -73,6 +74,8 @@ struct ParameterResult {
   double largest_expected = 0, largest_observed = 0;
   std::optional<WorstElement> worst;  // absent: nothing differs, or nothing could be compared
   std::string arrangement;
+  std::string grid;              // as Parameter has it
+  std::set<std::string> orders;  // those of its axes in which it is right
   std::vector<std::pair<std::string, std::string>> placements;
   std::vector<std::string> notes;
   bool is_forgiven = false;  // kClose, in a dtype that cannot show more

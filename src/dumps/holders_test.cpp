@@ -252,6 +252,40 @@ TEST(Holders, PlainPiecesOfTwoAxesAreJoined) {
             "pieces of a grid over the ranks, from the outermost: dimension 0, dimension 2");
 }
 
+TEST(Holders, PiecesThatNeedOppositeOrdersOfTheAxesAreUnclear) {
+  const auto compared = [](std::vector<int> order_of_b, const std::vector<float>& b) {
+    Dump whole, observed;
+    for (const auto& [name, values] : {std::pair("a", numbers(16, 2)), std::pair("b", b)})
+      (whole.ranks.empty() ? whole.ranks.emplace_back() : whole.ranks[0]).gradients[name].tensor =
+          sample::tensor({4, 4}, values);
+    for (int rank = 0; rank < 4; ++rank) {
+      observed.ranks.emplace_back().rank = rank;
+      for (const char* name : {"a", "b"}) {
+        const int at = *name == 'a' ? rank : order_of_b[rank];
+        const auto all = *name == 'a' ? numbers(16, 2) : b;
+        std::vector<float> piece;
+        for (const int row : {0, 1})
+          for (const int column : {0, 1})
+            piece.push_back(all[(at / 2 * 2 + row) * 4 + at % 2 * 2 + column]);
+        observed.ranks.back().gradients[name].tensor = sample::tensor({2, 2}, piece);
+      }
+    }
+    return compare_dumps(whole, observed, {});
+  };
+  EXPECT_TRUE(compared({0, 1, 2, 3}, numbers(16, 3)).all_right());
+  const DumpComparison exchanged = compared({0, 2, 1, 3}, numbers(16, 3));
+  for (const ParameterResult& r : exchanged.parameters) {
+    EXPECT_EQ(r.explanation, Explanation::kUnclear);
+    EXPECT_EQ(r.headline,
+              "cannot be judged: no one order of the axes fits all parameters cut in this grid "
+              "(dimension 0, dimension 1 fits a; dimension 1, dimension 0 fits b), so ranks may "
+              "have exchanged pieces");
+  }
+  EXPECT_THAT(exchanged.notes, testing::IsEmpty());
+  // What is right in either order contradicts nothing.
+  EXPECT_TRUE(compared({0, 2, 1, 3}, std::vector<float>(16, 2)).all_right());
+}
+
 // --- Over what ---
 
 TEST(Holders, ProcessGroupsAreNamed) {

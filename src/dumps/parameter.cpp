@@ -178,13 +178,18 @@ std::vector<Parameter> held_as_found(Parameter p, const Holders& observed,
                                      const std::vector<PieceOnRank>& held,
                                      const Reference& reference) {
   std::vector<std::optional<Shape>> shapes;
-  for (const PieceOnRank& h : held)
+  std::vector<int> ranks;
+  for (const PieceOnRank& h : held) {
     shapes.push_back(h.tensor() ? std::optional(h.tensor()->shape) : std::nullopt);
+    ranks.push_back(h.rank);
+  }
   std::vector<Parameter> found;
   for (const Arrangement& a : possible_arrangements(shapes, p.shape, observed.are_flat())) {
     if (!is_padding_zero(held, a.boxes)) continue;
     Parameter& made = found.emplace_back(p);
     made.arrangement = a.text;
+    made.order = a.order;
+    if (!a.grid.empty()) made.grid = fmt::format("{} on {}", a.grid, fmt::join(ranks, ", "));
     for (std::size_t i = 0; i < held.size(); ++i) {
       const Box& box = a.boxes[i];
       DumpTensor truth = reference.full;

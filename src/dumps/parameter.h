@@ -64,6 +64,7 @@ struct Parameter {
   std::vector<AxisGroups> axes;  // single axes first, then several together, then all ranks
   std::vector<std::pair<std::string, std::string>> placements;  // axis, "Shard(0)"
   std::string arrangement;     // how pieces were joined if nothing said so
+  std::string grid, order;     // as Arrangement has them; the former with the ranks that hold it
   std::string unclear;         // why it cannot be compared; then there are no holdings
   std::int64_t uncovered = 0;  // elements that no rank has and that are not zero in the reference
   // Lists ranks whose shape does not fit; then there are no holdings.
