@@ -188,7 +188,7 @@ TEST(CompareDumps, NoGradientIsAsGoodAsZero) {
             Explanation::kExtra);
 }
 
-TEST(CompareDumps, TheSameNaNOnBothSidesIsRight) {
+TEST(CompareDumps, TheSameNaNOnBothSidesIsRightAndInTheReferenceAloneUnclear) {
   std::vector<float> nan = truth;
   nan[3] = NAN;
   nan[4] = INFINITY;
@@ -199,10 +199,16 @@ TEST(CompareDumps, TheSameNaNOnBothSidesIsRight) {
   EXPECT_EQ(compared(nan).explanation, Explanation::kRight);
   EXPECT_THAT(compared(nan).notes,
               testing::ElementsAre("NaN or infinite at the same elements of both runs"));
-  EXPECT_EQ(compared(truth).explanation, Explanation::kNotFinite);
+  expect(compared(truth), Explanation::kUnclear,
+         "cannot be judged: the reference itself is NaN or infinite in places where the run "
+         "differs; the other elements are right");
+  EXPECT_FALSE(compared(truth).worst.has_value());
+  EXPECT_EQ(compared(times(truth, 1.5f)).headline, "differs, and nothing simple explains it");
   nan[4] = -INFINITY;
   auto other = nan;
   other[4] = INFINITY;
+  EXPECT_EQ(compared(other).explanation, Explanation::kUnclear);
+  other[5] = NAN;
   EXPECT_EQ(compared(other).explanation, Explanation::kNotFinite);
 }
 

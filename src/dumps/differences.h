@@ -63,7 +63,8 @@ struct Stream {
 };
 
 // Holds what one pass over observed and expected shows. Elements that are not finite count only in
-// `strange`, or in `equally_strange` if they are the same NaN or infinity on both sides.
+// `strange`, in `equally_strange` if they are the same NaN or infinity on both sides, or in
+// `unknown` if something else is observed where it is the expected one that is not finite.
 struct Differences {
   std::int64_t size = 0;
   double max_error = 0, error_squares = 0;
@@ -72,7 +73,7 @@ struct Differences {
   double product = 0;      // observed times expected, summed
   std::int64_t worst = 0;  // where the error is largest, or the first strange element
   double worst_observed = 0, worst_expected = 0;
-  std::int64_t strange = 0, equally_strange = 0;
+  std::int64_t strange = 0, equally_strange = 0, unknown = 0;
   std::int64_t beyond = 0;  // elements beyond their own bound, if it is element-wise
 
   // Returns the ratio of the 2-norms; infinite if the expected one is 0 and the error is not.
@@ -83,7 +84,7 @@ Differences measure(const Stream& observed, const Stream& expected, const Bound&
 
 // Returns true if the differences are within the bound: the largest error relative to the largest
 // element, and the 2-norm of the errors relative to that of the elements; or each element by
-// itself.
+// itself. Unknown elements are left out.
 bool within(const Differences&, const Bound&);
 
 // Returns true if observed is `factor` times expected, and at most `most_squares` remains of the

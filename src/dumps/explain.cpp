@@ -125,6 +125,7 @@ class Explaining {
       const Differences& d = m.differences[h];
       r_.largest_expected = std::max(r_.largest_expected, d.max_expected);
       r_.largest_observed = std::max(r_.largest_observed, d.max_observed);
+      r_.bitwise = r_.bitwise && d.unknown == 0;
       if (d.max_error == 0 && d.strange == 0) continue;
       const double error = d.strange > 0 ? HUGE_VAL : d.max_error;
       r_.bitwise = false;
@@ -149,6 +150,10 @@ class Explaining {
   // --- All ranks alike ---
 
   void judge_right(const Measured& m) {
+    if (std::ranges::any_of(m.differences, &Differences::unknown))
+      return say(Explanation::kUnclear,
+                 "cannot be judged: the reference itself is NaN or infinite in places where the "
+                 "run differs; the other elements are right");
     std::vector<int> without;
     for (const Holding& h : p_.holdings)
       if (!h.observed && h.size() > 0)

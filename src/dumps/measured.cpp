@@ -67,7 +67,7 @@ std::optional<Mistake> transposed(const Measured& m, std::size_t h) {
   for (std::int64_t row = 0; row < n; ++row)
     for (std::int64_t column = 0; column < n; ++column) {
       const double error = std::abs(o[row * n + column] - e[column * n + row]);
-      if (error > limit) return std::nullopt;
+      if (!(error <= limit)) return std::nullopt;  // also a NaN
       error_squares += error * error;
     }
   if (error_squares * 16 > m.differences[h].error_squares) return std::nullopt;
@@ -132,10 +132,13 @@ Measured measured(const Parameter& p, const Tolerance& tolerance) {
   double whole = 0;
   for (const Holding& h : p.holdings) {
     Differences& d = m.differences.emplace_back();
-    if (h.observed)
-      d = measure(*h.observed, h.expected, loose);
-    else
-      d.max_expected = largest(h.expected);
+    const Differences own = measure(h.observed.value_or(h.expected), h.expected, loose);
+    if (h.observed) {
+      d = own;
+    } else {
+      d.max_expected = own.max_expected;
+      d.unknown = own.equally_strange;
+    }
     whole = std::max(whole, d.max_expected);
   }
   m.bound = tolerance.bound(p.dtype, whole);
@@ -162,7 +165,9 @@ WrongRows wrong_rows(const Measured& m, std::size_t h) {
   for (std::int64_t row = 0; row < own.box.extent[0]; ++row) {
     own.observed->read(row * length, length, seen.data());
     own.expected.read(row * length, length, right.data());
-    const auto is_off = [&](double a, double b) { return !(std::abs(a - b) <= room); };
+    const auto is_off = [&](double a, double b) {
+      return std::isfinite(b) && !(std::abs(a - b) <= room);
+    };
     bool is_wrong = false;
     for (std::size_t i = 0; i < count; ++i) is_wrong = is_wrong || is_off(seen[i], right[i]);
     if (!is_wrong) continue;

@@ -11,12 +11,16 @@
 namespace distgrad::dumps {
 namespace {
 
+bool are_equal(const Stream& a, const Stream& b, const Bound& bound) {
+  const Differences d = measure(a, b, bound);
+  return d.unknown == 0 && within(d, bound);
+}
+
 bool are_copies(const DumpTensor& a, const DumpTensor& b, const Tolerance& tolerance) {
   if (a.shape != b.shape) return false;
   const auto bytes = static_cast<std::size_t>(a.size() * traits(a.dtype).bytes);
   if (a.dtype == b.dtype && (bytes == 0 || std::memcmp(a.data, b.data, bytes) == 0)) return true;
-  const Bound bound = tolerance.bound(a.dtype, 0);
-  return within(measure(whole_stream(b), whole_stream(a), bound), bound);
+  return are_equal(whole_stream(b), whole_stream(a), tolerance.bound(a.dtype, 0));
 }
 
 Reference unclear(std::string why) {
@@ -105,7 +109,7 @@ std::string fault_of(const Parts& parts, const Shape& shape, const Tolerance& to
         return fmt::format("shares of its sum are missing beside rank {}'s",
                            copy.pieces.front()->rank);
       const Bound bound = tolerance.bound(first.pieces.front()->tensor()->dtype, 0);
-      if (!within(measure(copy.stream(), first.stream(), bound), bound))
+      if (!are_equal(copy.stream(), first.stream(), bound))
         return fmt::format("ranks {} and {} hold different values where they should hold copies",
                            first.pieces.front()->rank, copy.pieces.front()->rank);
     }
