@@ -14,6 +14,7 @@
 #include "launched/agent.h"
 #include "launched/hub.h"
 #include "launched/programs.h"
+#include "launched/secret.h"
 #include "model/backends.h"
 #include "protocol/payload.h"
 
@@ -29,6 +30,7 @@ constexpr std::int64_t kLossNs = 300'000'000;  // time for the hub to notice and
 Leader* leader() { return only; }
 
 Leader::Leader(const LaunchedWorld& world) : world_(world) {
+  shared_secret();  // throws before there is a hub, which could only die of it
   UniqueFd listening = listen_at(world.meeting_host, world.first_port, !world.is_on_one_host());
   setenv("DISTGRAD_LAUNCHER", "none", 1);
   auto [ours, theirs] = make_socket_pair();

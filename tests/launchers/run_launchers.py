@@ -343,12 +343,25 @@ def failures():
         print(f"{end.name}: all ended after {time.monotonic() - began:.1f} s")
         folder.check_all_gone()
     check_lost_audit()
+    check_start_that_fails()
     folder = Folder()
     started = by_hand(folder, reporting(folder, ["run", "--no-such-option"]))
     outputs = [process.communicate(timeout=100) for process in started]
     assert [p.returncode for p in started] == [2] * 4, outputs
     assert not any(o[0] or o[1] for o in outputs[1:]), outputs
     folder.check_all_gone()
+
+
+def check_start_that_fails():
+    """A secret that is too short ends each rank."""
+    for name, value, size, codes, words in (
+            ("DISTGRAD_SECRET", "abc", 2, [2, 2], "is too short to be a secret"),):
+        folder = Folder()
+        folder.environment[name] = value
+        started = by_hand(folder, [DISTGRAD, "run", SCENARIOS[-1]], size)
+        outputs = [process.communicate(timeout=10) for process in started]
+        assert [p.returncode for p in started] == codes and words in outputs[0][1], outputs
+        folder.check_all_gone()
 
 
 def check_lost_audit():
