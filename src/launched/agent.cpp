@@ -224,7 +224,7 @@ class Agent {
 std::optional<Channel> meet(const LaunchedWorld& world) {
   const std::string secret = shared_secret();
   const JoiningRank self = joining_rank_of(world);
-  const std::int64_t end = monotonic_ns() + std::int64_t{launch_timeout_s()} * 1'000'000'000;
+  const std::int64_t end = monotonic_ns() + std::int64_t{world.wait_s} * 1'000'000'000;
   std::string error = "nobody listens there";
   bool met_stranger = false;
   while (monotonic_ns() < end && !interrupted_by()) {
@@ -274,12 +274,6 @@ int serve(Channel hub, const std::string& who) {
 }
 
 }  // namespace
-
-int launch_timeout_s() {
-  const char* text = std::getenv("DISTGRAD_LAUNCH_TIMEOUT");
-  const int given = text ? std::atoi(text) : 0;
-  return given > 0 ? std::min(given, kLaunchTimeoutS) : kLaunchTimeoutS;
-}
 
 int follow(const LaunchedWorld& world) {
   const Interrupts interrupts;

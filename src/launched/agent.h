@@ -14,8 +14,4 @@ int follow(const LaunchedWorld& world);
 // Serves as rank 0's own agent, which the hub has started with the connection as kInheritedFd.
 int be_agent();
 
-// Ranks wait at most this long for each other to come; DISTGRAD_LAUNCH_TIMEOUT can shorten it.
-inline constexpr int kLaunchTimeoutS = 240;
-int launch_timeout_s();
-
 }  // namespace distgrad

@@ -211,7 +211,7 @@ class Hub {
     if (is_complete() || was_interrupted || size_ == 0)
       is_over_ = true;
     else
-      ends_by_ns_ = monotonic_ns() + kLateNs;
+      ends_by_ns_ = std::min(monotonic_ns() + kLateNs, wait_until_ns_);
   }
 
   // Waits until each agent has ended its ranks and then its connection.

@@ -56,6 +56,16 @@ TEST(LaunchedWorld, IsToldByTorchrun) {
   EXPECT_FALSE(world_of(variables));
 }
 
+TEST(LaunchedWorld, HasOwnVariablesThatAreChecked) {
+  Environment variables = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}};
+  EXPECT_EQ(world_of(variables)->wait_s, 240);
+  variables["DISTGRAD_LAUNCH_TIMEOUT"] = "5";
+  EXPECT_EQ(world_of(variables)->wait_s, 5);
+  variables["DISTGRAD_LAUNCH_TIMEOUT"] = "abc";
+  EXPECT_THROW(world_of(variables), UserError);
+  EXPECT_THROW(world_of({{"DISTGRAD_LAUNCHER", "slrum"}}), UserError);
+}
+
 TEST(LaunchedWorld, IsToldByMpiAndSlurm) {
   const Environment mpi = {{"OMPI_COMM_WORLD_RANK", "1"},
                            {"OMPI_COMM_WORLD_SIZE", "4"},

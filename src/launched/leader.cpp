@@ -41,7 +41,7 @@ Leader::Leader(const LaunchedWorld& world) : world_(world) {
                    {"size", world.size},
                    {"local_rank", world.local_rank},
                    {"local_size", world.local_size},
-                   {"wait_s", launch_timeout_s()}}),
+                   {"wait_s", world.wait_s}}),
       {std::make_shared<const UniqueFd>(std::move(listening))});
   only = this;
 }

@@ -23,7 +23,7 @@ Json place_of(const LaunchedWorld& world) {
              {"local_size", world.local_size},
              {"first_port", world.first_port},
              {"ports", kPortsTried},
-             {"wait_s", launch_timeout_s()},
+             {"wait_s", world.wait_s},
              // The text makes this key differ from the ranks' proofs, which use the same secret.
              {"key", sha256(fmt::format("python {} {}", world.job, shared_secret()))}};
   if (world.rank == 0) {

@@ -34,7 +34,7 @@ class Variables {
     const auto number = whole_number<int>(value);
     if (!number || *number < low || *number > high)
       throw UserError(fmt::format(
-          "the launcher's {}={} is no number from {} to {}; DISTGRAD_LAUNCHER=none runs without it",
+          "{}={} is no number from {} to {}; DISTGRAD_LAUNCHER=none runs without the launcher",
           name, value, low, high));
     return *number;
   }
@@ -152,6 +152,11 @@ int tasks_on_node(const std::string& list, int node) {
 std::optional<LaunchedWorld> launched_world(const Variable& variable) {
   const Variables env(variable);
   if (env.text("DISTGRAD_LAUNCHER") == "none") return std::nullopt;
+  if (env.has("DISTGRAD_LAUNCHER"))
+    throw UserError(
+        fmt::format("DISTGRAD_LAUNCHER={}: it can only be none, which ignores the launcher; else "
+                    "leave it unset",
+                    env.text("DISTGRAD_LAUNCHER")));
   LaunchedWorld world;
   if (!by_torchrun(env, world) && !by_open_mpi(env, world) && !by_slurm(env, world) &&
       !by_pmi(env, world))
@@ -159,6 +164,8 @@ std::optional<LaunchedWorld> launched_world(const Variable& variable) {
   if (world.size == 1) return std::nullopt;
   find_meeting_place(env, world);
   world.job += fmt::format(" {} {}", world.size, getuid());
+  if (env.has("DISTGRAD_LAUNCH_TIMEOUT"))
+    world.wait_s = std::min(world.wait_s, env.number("DISTGRAD_LAUNCH_TIMEOUT", 1, 1 << 20));
   if (env.has("DISTGRAD_PORT"))
     world.first_port = env.number("DISTGRAD_PORT", 1, kLastPort);
   else if (env.has("MASTER_PORT"))

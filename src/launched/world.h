@@ -16,6 +16,7 @@ struct LaunchedWorld {
   int local_size = 0;        // number of ranks on its host; 0 where unknown
   std::string meeting_host;  // an address or a name of rank 0's host
   int first_port = 0;        // the first of the ports that rank 0 tries in turn
+  int wait_s = 240;          // ranks wait at most so long for each other to come
   std::string job;           // tells this job from others, and is the same on all ranks
 
   bool is_on_one_host() const { return local_size == size; }

@@ -308,12 +308,12 @@ def wait_for(what, why):
         time.sleep(0.02)
 
 
-def by_hand(folder, command, size=4):
+def by_hand(folder, command, size=4, missing=0):
     """Ranks without a launcher but its variables, so that none ends the others; rank 0's process,
-    and the others'."""
+    and the others', but for the last `missing` ones."""
     port = str(free_port())
     started = []
-    for rank in range(size):
+    for rank in range(size - missing):
         folder.environment.update(RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank),
                                   LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                                   MASTER_PORT=port)
@@ -353,12 +353,13 @@ def failures():
 
 
 def check_start_that_fails():
-    """A secret that is too short ends each rank."""
+    """A secret that is too short ends each rank at once, and a missing rank all at the time-out."""
     for name, value, size, codes, words in (
-            ("DISTGRAD_SECRET", "abc", 2, [2, 2], "is too short to be a secret"),):
+            ("DISTGRAD_SECRET", "abc", 2, [2, 2], "is too short to be a secret"),
+            ("DISTGRAD_LAUNCH_TIMEOUT", "2", 3, [3, 3], "rank 2 of the launcher's 3 did not come")):
         folder = Folder()
         folder.environment[name] = value
-        started = by_hand(folder, [DISTGRAD, "run", SCENARIOS[-1]], size)
+        started = by_hand(folder, [DISTGRAD, "run", SCENARIOS[-1]], size, missing=size - 2)
         outputs = [process.communicate(timeout=10) for process in started]
         assert [p.returncode for p in started] == codes and words in outputs[0][1], outputs
         folder.check_all_gone()
