@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -387,6 +388,17 @@ class Command(unittest.TestCase):
                                    before=["torch.distributed.run", "--nproc-per-node", "2",
                                            "--standalone", "--local-addr", "127.0.0.1", "-m"])
         self.assertEqual((code != 0, err.count("gradcheck: mine.py:Scaled is made of")), (True, 1))
+
+    def test_a_rank_that_does_not_come_is_named(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        with mock.patch.dict(os.environ, RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                             MASTER_PORT=port, DISTGRAD_LAUNCH_TIMEOUT="1"):
+            code, out, err = self.call("mine.py:Sum", "--input", "randn(2)")
+        self.assertEqual((code, out, err),
+                         (3, "", "gradcheck: rank 1 of the launcher's 2 did not come to"
+                          f" 127.0.0.1:{port} within 1 s\n"))
 
     def test_ranks_of_torchrun(self):
         code, out, _ = self.call("mine.py:Sum", "--input", "randn(2, 3)",

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import socket
 import sys
 import tempfile
 import time
@@ -14,6 +15,7 @@ from . import named
 from ..command_output import OutputError, say, write_json
 from ..rank_room import why_no_room
 from ..visible_text import on_few_lines, visible_text
+from ..words import ranks_text
 
 _DTYPES = ("float64", "float32", "bfloat16", "float16")
 _RIGHT, _WRONG, _USER, _BROKEN, _TIME_OVER = 0, 1, 2, 3, 142
@@ -22,6 +24,7 @@ _CODES = {"right": _RIGHT, "wrong": _WRONG, "disputed": _RIGHT, "undecided": _BR
 _NOT_USERS = ("<frozen ", "<string>", "/runpy.py",
               f'"{os.path.dirname(os.path.dirname(__file__))}/')
 _LEAVE_S = 5  # The other ranks have this time to leave once rank 0 is done.
+_RETRY_S = 0.1
 _WHOLE_S = 3600  # Everything must be done in this time; a rank that hangs is reported long before.
 _MANY, _PROGRESS_S = 16, 15.0  # So many ranks, or more, print how far they are.
 _GROUPS = 2  # All ranks are connected by the group under test and the one in team.py.
@@ -29,6 +32,10 @@ _GROUPS = 2  # All ranks are connected by the group under test and the one in te
 
 class UsersError(Exception):
     """Says in one line what is wrong with the user's arguments or files."""
+
+
+class _NotMet(Exception):
+    """Says why the launcher's ranks did not meet; empty if another rank says it."""
 
 
 class _TimeOver(Exception):
@@ -51,6 +58,10 @@ def main(arguments=None):
         if not _joins(options) or os.environ["RANK"] == "0":  # All ranks have the same error.
             print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
         return _USER
+    except _NotMet as error:
+        if str(error):
+            print("gradcheck:", on_few_lines(str(error)), file=sys.stderr)
+        return _BROKEN
     except _TimeOver as over:
         if str(over):
             print(visible_text(str(over)), file=sys.stderr)
@@ -158,10 +169,10 @@ def _joined(options):
 
     if options.backend == "nccl":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-    dist.init_process_group(options.backend)
-    rank = dist.get_rank()
-    errors = [None] * dist.get_world_size()
-    dist.all_gather_object(errors, _users_error(options, rank, len(errors)))
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group(options.backend, store=_met(rank, size), rank=rank, world_size=size)
+    errors = [None] * size
+    dist.all_gather_object(errors, _users_error(options, rank, size))
     known = [f"rank {r}: {text}" if text != errors[0] else text
              for r, text in enumerate(errors) if text]
     if known:
@@ -169,6 +180,47 @@ def _joined(options):
     result = _checked(options)
     dist.destroy_process_group()
     return None if rank else result
+
+
+def _met(rank, size):
+    """Returns the store, once all of the launcher's ranks have come to it. Raises _NotMet. torch's
+    own waits print much when they end in vain, so this asks again and again."""
+    import torch.distributed as dist
+
+    seconds, place = _launch_timeout_s(), os.environ["MASTER_ADDR"]
+    port, end = int(os.environ["MASTER_PORT"]), time.monotonic() + seconds
+    serves = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    keys, absent = [f"came-{other}" for other in range(size)], [0]
+    if serves or _is_listening(place, port, end):
+        store = dist.TCPStore(place, port, None, serves, wait_for_workers=False, multi_tenant=True)
+        store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+        store.set(keys[rank], "")
+        while not store.check(keys) and time.monotonic() < end and not store.check(["over"]):
+            time.sleep(_RETRY_S)
+        absent = [other for other, key in enumerate(keys) if not store.check([key])]
+        if not absent:
+            return store
+        store.set("over", "")
+        time.sleep(2 * _RETRY_S)  # The others see it before the store ends.
+    if rank and 0 not in absent:
+        raise _NotMet
+    raise _NotMet(f"{ranks_text(absent)} of the launcher's {size} did not come to {place}:{port}"
+                  f" within {seconds} s")
+
+
+def _is_listening(place, port, end):
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError), socket.create_connection((place, port), 1):
+            return True
+        time.sleep(_RETRY_S)
+    return False
+
+
+def _launch_timeout_s():
+    text = os.environ.get("DISTGRAD_LAUNCH_TIMEOUT") or "240"
+    if not text.isdecimal() or int(text) < 1:
+        raise UsersError(f"DISTGRAD_LAUNCH_TIMEOUT={text} is no number of seconds from 1 on")
+    return min(int(text), 240)
 
 
 def _users_error(options, rank, world_size):
