@@ -13,6 +13,7 @@ import time
 import unittest
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from gradchecks import ranks  # noqa: E402
 
 import distgrad  # noqa: E402
 from distgrad import callbacks  # noqa: E402
+from distgrad.gradient_check import team  # noqa: E402
 from distgrad.step.outputs import Place, departure  # noqa: E402
 
 RANKS = 3
@@ -846,6 +848,14 @@ def everything():
     return found
 
 
+def called_on_rank_0_only():
+    if dist.get_rank():
+        return None
+    model = Model().double()
+    with mock.patch.object(team, "_CONNECT_S", 1):
+        return raised(distgrad.check_gradients, model, averaged(model), timeout_s=1)
+
+
 def last_sum_is_skipped_on_rank_1():
     """Returns what is raised. It breaks the group's connections."""
     model = Model().double()
@@ -1602,6 +1612,10 @@ class CheckGradients(unittest.TestCase):
             self.assertIn("step() hangs: rank 1 never entered the all_reduce that ranks 0, 2",
                           text)
             self.assertRegex(text, r"in .*test_check_gradients.py:\d+ in step$")
+
+    def test_ranks_that_do_not_call_it_are_named(self):
+        self.assertEqual(ranks.run(called_on_rank_0_only, RANKS)[0],
+                         ("RuntimeError", "check_gradients: ranks 1, 2 did not call it within 1 s"))
 
     def test_without_a_process_group_it_says_so(self):
         kind, text = raised(distgrad.check_gradients, Model(), lambda: None)

@@ -24,6 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..own_device import own_device
 from ..ranks import noting, unwaited
 from ..stepping import ECHOES
+from ..words import ranks_text
 from .report import GradcheckReport
 from .waiting import Waiting, is_main_thread
 
@@ -31,7 +32,7 @@ from .waiting import Waiting, is_main_thread
 BROKEN_WAITS = (*ECHOES, "Timed out waiting", "Application timeout caused pair closure")
 _GRACE_S = 0.7  # A rank that raised waits so long before it breaks its connections.
 _MARGIN_S = 5.0
-_CONNECT_S = 30.0  # All ranks have at least this time to call gradcheck.
+_CONNECT_S = 10.0  # All ranks have at least this time to call the check.
 _PACKET = 1 << 14  # bytes
 _WATCH_S = 0.25
 _TOGETHER_S = 1.0  # After this time all ranks have seen that they must leave.
@@ -65,24 +66,31 @@ class _Control:
     groups for their names, so if only some ranks made one here, the groups that the caller makes
     next would not find each other."""
 
-    def __init__(self, group, timeout):
+    def __init__(self, group, seconds, caller):
         self.checks = itertools.count()
         _connected[group] = _connected.get(group, 0) + 1
         store = c10d._world.pg_map[group][1]
         self.store = dist.PrefixStore(f"distgrad-gradcheck/{_connected[group]}", store)
+        rank, ranks = dist.get_rank(group), dist.get_process_group_ranks(group)
         try:
-            self.gloo = dist.ProcessGroupGloo(self.store, dist.get_rank(group),
-                                              dist.get_world_size(group), timeout)
+            self.store.set(f"came/{rank}", "")
+            self.gloo = dist.ProcessGroupGloo(self.store, rank, len(ranks),
+                                              datetime.timedelta(seconds=seconds))
         except RuntimeError as error:
-            raise RuntimeError("gradcheck: the ranks of the group did not all call it within"
-                               f" {timeout.total_seconds():g} s"
-                               f" ({str(error).splitlines()[0]})") from None
+            absent = []
+            with contextlib.suppress(RuntimeError):
+                absent = [r for i, r in enumerate(ranks) if not self.store.check([f"came/{i}"])]
+            raise RuntimeError(
+                f"{caller}: {ranks_text(absent)} did not call it within {seconds:g} s" if absent
+                else f"{caller}: the ranks of the group could not connect:"
+                f" {str(error).splitlines()[0]}") from None
 
 
 class Team:
     """Is this rank's end of a check, and a context in which Gloo waits at most `timeout_s`."""
 
-    def __init__(self, group, timeout_s):
+    def __init__(self, group, timeout_s, caller="gradcheck"):
+        """Takes the name of the function that the user calls."""
         self.group = group or dist.group.WORLD
         self.rank, self.size = dist.get_rank(self.group), dist.get_world_size(self.group)
         self.backend = dist.get_backend(self.group)
@@ -90,7 +98,7 @@ class Team:
         self.timeout_s = timeout_s
         # A rank that is inside the function for too long says so itself before this time.
         self._patience_s = 3 * timeout_s + 60
-        self._control = _control_of(self.group, timeout_s)
+        self._control = _control_of(self.group, timeout_s, caller)
         self._check = next(self._control.checks)
         waiting = (Waiting(self._control.store, str(self._check), self.rank, self.size,
                            self._where_now, self._break_those_in)
@@ -359,9 +367,9 @@ def users_frames(frames):
     return [f for f in frames[:inner] if not f.filename.startswith(_TORCH)] + frames[inner:][:1]
 
 
-def _control_of(group, timeout_s):
+def _control_of(group, timeout_s, caller):
     if group not in _kept:
-        _kept[group] = _Control(group, datetime.timedelta(seconds=max(timeout_s, _CONNECT_S)))
+        _kept[group] = _Control(group, max(timeout_s, _CONNECT_S), caller)
     return _kept[group]
 
 

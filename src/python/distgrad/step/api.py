@@ -94,7 +94,7 @@ def check_gradients(
         raise ValueError(f"scale is to be what gradients are multiplied by, not {scale!r}")
     options = Options(objective, _names(copies), _names(pieces), detached, float(scale), search_s,
                       optimizer, float64)
-    team = Team(group, timeout_s)
+    team = Team(group, timeout_s, "check_gradients")
     try:
         with team:
             report = check(model, step, options, team)

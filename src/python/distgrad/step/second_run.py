@@ -90,7 +90,7 @@ class WatchedRank:
         returned = {plain(name): whole(g) for name, g in found.items() if g is not None}
         trace = self._recording.trace()
         try:
-            with Team(None, self._request["timeout_s"]) as team:
+            with Team(None, self._request["timeout_s"], "check_step") as team:
                 runs = Again(call, team, self._random, can_end(self._recording.modules()))
                 said = Where(runs, trace, self._recording.names, returned, self._folder,
                               self._request).said()
