@@ -153,6 +153,13 @@ class Expressions(unittest.TestCase):
         self.assertTrue(torch.equal(torch.random.get_rng_state(), before[1]))
 
 
+def code_of(arguments):
+    try:
+        return command.main(arguments)
+    except SystemExit as left:
+        return left.code
+
+
 class Command(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -284,6 +291,8 @@ class Command(unittest.TestCase):
                  "--rtol is to be from 0 to 1, not -1"),
                 ([f"{mine}:Sum", "--input", "ones(2)", "--timeout", "-1"],
                  "--timeout is a number of seconds above 0"),
+                ([f"{mine}:Sum", "--input", "ones(2)", "--objective", "avg"],
+                 "gradcheck: --objective: invalid choice: 'avg' (choose from"),
                 (["Sum", "--input", "ones(2)"], "'Sum' is not FILE:FUNCTION"),
                 ([f"{mine}:Sum", "--ranks", "0", "--input", "ones(2)"],
                  "--ranks is a number of ranks"),
@@ -292,7 +301,7 @@ class Command(unittest.TestCase):
                 out, err = io.StringIO(), io.StringIO()
                 # The command runs in this process, so that torch is imported once.
                 with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-                    code = command.main(arguments)
+                    code = code_of(arguments)
                 self.assertEqual((code, out.getvalue()), (2, ""), err.getvalue())
                 self.assertIn(words, err.getvalue())
                 self.assertEqual(len(err.getvalue().strip().split("\n")), 1)

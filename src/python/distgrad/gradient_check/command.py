@@ -30,6 +30,11 @@ _MANY, _PROGRESS_S = 16, 15.0  # So many ranks, or more, print how far they are.
 _GROUPS = 2  # All ranks are connected by the group under test and the one in team.py.
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        self.exit(_USER, f"gradcheck: {message.removeprefix('argument ')}\n")
+
+
 class UsersError(Exception):
     """Says in one line what is wrong with the user's arguments or files."""
 
@@ -80,12 +85,12 @@ def _count(options):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(prog="python -m distgrad.gradcheck", allow_abbrev=False,
-                                     description= "Measures the backward of a function on several"
-                                     " ranks, and compares it with what its forward does.",
-                                     epilog= "Under torchrun it joins the ranks that there are."
-                                     " Exit code: 0 right or disputed, 1 wrong, 2 bad arguments,"
-                                     " 3 a rank raised, died or hung, or nothing could be judged.")
+    parser = _Parser(prog="python -m distgrad.gradcheck", allow_abbrev=False,
+                     description= "Measures the backward of a function on several ranks, and"
+                     " compares it with what its forward does.",
+                     epilog= "Under torchrun it joins the ranks that there are. Exit code: 0 right"
+                     " or disputed, 1 wrong, 2 bad arguments, 3 a rank raised, died or hung, or"
+                     " nothing could be judged.")
     parser.add_argument("function", metavar="FILE:FUNCTION",
                         help="losses.py:GatherLayer.apply, or package.module:function; a Module"
                         " class is instantiated without arguments, or as written:"
