@@ -398,7 +398,9 @@ def prepared_inputs(options, rank, world_size):
         function = function.to(device)
     if maker:
         return function, _made(maker, rank, world_size), {}
-    return function, *_evaluated(options, rank, world_size, device)
+    inputs, kwargs = _evaluated(options, rank, world_size, device)
+    _check_names(function, kwargs, options)
+    return function, inputs, kwargs
 
 
 def _called(text, module, options, rank, world_size):
@@ -427,6 +429,28 @@ def _check_constructor(module_class, options):
         of = ", ".join(f"{name}=..." for name in needed)
         raise UsersError(f"{options.function} is made of {', '.join(needed)}: write the call out,"
                          f" '{options.function}({of})'")
+
+
+def _check_names(function, kwargs, options):
+    """Raises UsersError if the function has no parameter of such a name, if that is known."""
+    import inspect
+
+    import torch
+
+    owner, has_ctx = getattr(function, "__self__", None), False
+    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
+        has_ctx = owner.setup_context is torch.autograd.Function.setup_context
+        function = owner.forward
+    try:
+        parameters = list(inspect.signature(getattr(function, "forward", function)).parameters
+                          .values())[has_ctx:]
+    except (TypeError, ValueError):
+        return
+    names = [p.name for p in parameters if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
+    for name in kwargs:
+        if name not in names and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise UsersError(f"{options.function} has no parameter {name!r}; it has"
+                             f" {', '.join(names) or 'none'}")
 
 
 def _made(maker, rank, world_size):
