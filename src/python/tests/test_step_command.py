@@ -225,6 +225,9 @@ class StepCommand(unittest.TestCase):
                       self.refused("steps.py:right", "--ranks", "0"))
         self.assertIn("--objective \"max\": there are mean, sum, replicated",
                       self.refused("steps.py:right", "--objective", "max"))
+        (self.folder / "imports.py").write_text("from steps import *")
+        self.assertTrue(self.refused("imports.py:nothere", "--ranks", "2").startswith(
+            "step: imports.py has no 'nothere'"))
         (self.folder / "report.json").write_text("{}")
         self.assertIn("is no report of check_gradients",
                       self.refused("--report", "report.json", "--html", "x.html"))

@@ -11,6 +11,7 @@ from ..stepping import RankError, check_step
 from ..visible_text import on_few_lines, visible_text
 
 _RIGHT, _WRONG, _USER, _BROKEN = 0, 1, 2, 3
+_NOT_LOADED = "distgrad.ranks.call.SubjectError: "
 _CODES = {"right": _RIGHT, "disputed": _RIGHT, "wrong": _WRONG, "undecided": _BROKEN}
 
 
@@ -54,6 +55,11 @@ def main(request):
         print("step:", on_few_lines(str(error).removeprefix("check_step: ")), file=sys.stderr)
         return _USER
     except (RankError, launched.LaunchError, AssertionError) as error:  # These have no report.
+        for failure in getattr(error, "failures", ()):
+            if failure["text"].startswith(_NOT_LOADED):
+                print("step:", on_few_lines(failure["text"].removeprefix(_NOT_LOADED)),
+                      file=sys.stderr)
+                return _USER
         print(visible_text(str(error).replace("check_step: ", "step: ", 1)), file=sys.stderr)
         return _BROKEN
 
