@@ -836,6 +836,8 @@ def everything():
                model, averaged(model), optimizer=torch.optim.SGD(model.parameters()), float64=True),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
            "no step": lambda: distgrad.check_gradients(model, 3),
+           "no such name": lambda: distgrad.check_gradients(
+               model, averaged(model), copies="first.weight=9.weight"),
            "no objective": lambda: distgrad.check_gradients(model, averaged(model), "avg"),
            "a vector": lambda: distgrad.check_gradients(
                model, averaged(model, ends=lambda loss: loss.expand(2))),
@@ -1561,6 +1563,7 @@ class CheckGradients(unittest.TestCase):
                  "no optimizer": "optimizer is to have a step(), as a torch.optim.Optimizer has",
                  "in float64": "DTensors and `optimizer` are judged in their own dtypes only",
                  "no step": "step is to be a function",
+                 "no such name": "copies: no parameter is named '9.weight'",
                  "no objective": "objective is to be one of mean, sum, replicated",
                  "a vector": "returned a Tensor of shape [2]: it is to return this rank's loss",
                  "no loss": "step() returned None on every rank"}

@@ -25,7 +25,8 @@ from .running import Repeated, Runs, without_count
 from .seen import Seen
 from .subgroups import counts as group_counts
 from .subgroups import subgroups
-from .variables import described, digest, local_of, matches, may_be_pieces, pieces
+from .variables import described, digest, local_of, matches, may_be_pieces, named_parameters
+from .variables import pieces, plain
 from .watching import Added, Arrivals, Clipping
 from .widened import differ, in_float64
 from .wording import clipping_text, is_clipped, uneven_text
@@ -57,6 +58,7 @@ def check(model, step, options, team):
     """Returns the report, the same on all ranks. Raises StepError, Lost, TypeError, and ValueError
     on all ranks alike."""
     _check_alike(team, options)
+    _check_patterns(team, model, options)
     new_runs = functools.partial(Runs, model, step, options.objective, team, options.copies)
     if not options.float64:
         return _checked(new_runs(), options)
@@ -84,12 +86,13 @@ def _check_alike(team, options):
                              f" {ranks_text(others)}: all ranks are to give the same")
 
 
-def _check_patterns(options, known):
-    """Raises ValueError for a pattern that fits no parameter."""
+def _check_patterns(team, model, options):
+    """Raises ValueError for a pattern, or one of several names, that fits no parameter."""
+    every = Repeated(team).gather(list(named_parameters(model)))
     for option in ("copies", "pieces"):
-        for text in getattr(options, option):
-            if not any(matches(piece.name, [text.partition("=")[0]]) for piece in known):
-                raise ValueError(f"{option}: no parameter is named {text.partition('=')[0]!r}")
+        for name in (name for text in getattr(options, option) for name in text.split("=")):
+            if not any(matches(there, [plain(name)]) for names in every for there in names):
+                raise ValueError(f"{option}: no parameter is named {name!r}")
 
 
 def _checked(runs, options, own=None):
@@ -152,7 +155,6 @@ class _Check:
         del before, again  # These are as large as the parameters.
         known = pieces(runs.gather(described(runs.parameters, runs.model)), self._options.copies,
                        self._options.pieces)
-        _check_patterns(self._options, known)
         if not known:
             report.undecide("no parameter requires a gradient on any rank")
             return report
