@@ -838,6 +838,8 @@ def everything():
            "no step": lambda: distgrad.check_gradients(model, 3),
            "no such name": lambda: distgrad.check_gradients(
                model, averaged(model), copies="first.weight=9.weight"),
+           "objective raises": lambda: distgrad.check_gradients(
+               model, averaged(model), lambda losses: losses[0] / 0),
            "no objective": lambda: distgrad.check_gradients(model, averaged(model), "avg"),
            "a vector": lambda: distgrad.check_gradients(
                model, averaged(model, ends=lambda loss: loss.expand(2))),
@@ -1564,6 +1566,7 @@ class CheckGradients(unittest.TestCase):
                  "in float64": "DTensors and `optimizer` are judged in their own dtypes only",
                  "no step": "step is to be a function",
                  "no such name": "copies: no parameter is named '9.weight'",
+                 "objective raises": "objective(losses) raised:\nTraceback",
                  "no objective": "objective is to be one of mean, sum, replicated",
                  "a vector": "returned a Tensor of shape [2]: it is to return this rank's loss",
                  "no loss": "step() returned None on every rank"}

@@ -200,7 +200,11 @@ class Runs(Repeated):
         if not known:
             raise TypeError("step() returned None on every rank: it is to return this rank's loss")
         if callable(self.objective):
-            value = self.objective(known)
+            try:
+                value = self.objective(known)
+            except Exception as error:  # The user's code may raise anything.
+                raise StepError("check_gradients: objective(losses) raised:\n"
+                                + _described(error)) from None
             try:
                 return float(value)
             except (TypeError, ValueError):
