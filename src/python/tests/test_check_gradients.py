@@ -6,6 +6,7 @@ unchanged, what it cannot judge, bad input, and what each rank is told.
 
 import contextlib
 import functools
+import math
 import random
 import re
 import sys
@@ -779,6 +780,8 @@ def everything():
     found["pieces off by rank"] = asked(*pieces_off_by_rank(), "sum")
     found["not divided"] = asked(*not_divided())
     found["losses of their own"] = asked(model, averaged(model), "replicated")
+    found["nan on rank 1"] = asked(model, averaged(
+        model, ends=lambda loss: loss * math.nan if dist.get_rank() == 1 else loss))
     found["not finite on rank 1"] = asked(model, averaged(model, change=not_finite_on_rank_1))
     found["at a kink"] = asked(*at_a_kink())
     found["at a kink, twice"] = asked(*at_a_kink(2.0))
@@ -1553,6 +1556,10 @@ class CheckGradients(unittest.TestCase):
         self.assertIn("p.grad by 0 on rank 0, 1 on ranks 1, 2: the copies differ", text)
         self.assertIn("p.grad over the derivative of the loss is 0 on rank 0, 1 on ranks 1, 2",
                       text)
+
+    def test_a_loss_that_is_not_finite_has_its_rank(self):
+        self.assertIn("the loss is nan: it is not finite on rank 1",
+                      self.on_all_ranks("nan on rank 1")["text"])
 
     def test_objectives_and_scales_that_are_declared(self):
         for name in ("objective", "scale"):

@@ -142,7 +142,10 @@ class _Check:
             unwaited = [f"{text}: where that is waited for, the loss is {base:.6g}, and not"
                         f" {first:.6g}" for text in unwaited]
         if not math.isfinite(base):
-            report.undecide(f"the loss is {base}")
+            bad = [rank for rank, loss in enumerate(losses)
+                   if loss is not None and not math.isfinite(without_count(loss))]
+            report.undecide(f"the loss is {base}"
+                            + (f": it is not finite on {ranks_text(bad)}" if bad else ""))
             return report
         if own and (names := self._unlike(own, gradients)):
             report.undecide(f"in float64 step() gives other gradients of {_some(names)} than in its"
