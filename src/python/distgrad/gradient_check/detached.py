@@ -31,8 +31,10 @@ class HeldConstants(TorchDispatchMode):
     def __init__(self, only=None, but=()):
         super().__init__()
         self.places, self.is_lost = {}, False
+        self.overwritten = []  # Lines at which the first call detaches what it writes to later.
         self._only, self._but = only, but
         self._values, self._next, self._is_first = [], 0, True
+        self._given = []  # (line, what detach() or .data gave there, its version) of the first call
         self._functions = _Functions(self.constant)
 
     def __enter__(self):
@@ -42,8 +44,10 @@ class HeldConstants(TorchDispatchMode):
 
     def __exit__(self, *raised):
         self._functions.__exit__(*raised)
+        self.overwritten += [where for where, x, version in self._given if x._version != version]
+        self._given = []
         is_whole = not self._is_first and raised[0] is None
-        self.is_lost = self.is_lost or (is_whole and self._next < len(self._values))
+        self.is_lost |= bool(self.overwritten) or is_whole and self._next < len(self._values)
         self._is_first = False
         return super().__exit__(*raised)
 
@@ -71,6 +75,8 @@ class HeldConstants(TorchDispatchMode):
         if self._is_first:
             self._values.append(x.detach().clone() if isinstance(x, _TENSOR) else x)
             self.places.setdefault(where, what)
+            if what in _DETACHES.values() and not x.is_inference():
+                self._given.append((where, x, x._version))
             return x
         at, self._next = self._next, self._next + 1
         kept = self._values[at] if at < len(self._values) else None

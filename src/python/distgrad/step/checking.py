@@ -406,6 +406,12 @@ class _Check:
         report.blind = {name: share for name, share in sorted(
             judgement.blind.items(), key=lambda item: -item[1])
             if share > BLIND and name not in judged}
+        if report.wrong and measuring.dtype == torch.float32 and any(
+                w.factor is None for w in report.wrong):
+            told = {*judged, *report.not_asked, *report.ambiguous}
+            if rest := [name for name in report.parameters if name not in told]:
+                self._notes.append("an error that is no multiple of p.grad may be missed in"
+                                   f" float32, so also in {_some(rest)}: float64=True sees it")
         if report.blind:
             self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
                                + _some([f"{s:.0%} in {name}" for name, s in report.blind.items()])
@@ -525,6 +531,9 @@ class _Check:
 
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
+            if lines := _all(runs.gather(held.overwritten)):
+                self._notes.append(f"what is detached at {_some(lines)} is written to, and shares"
+                                   " memory with a tensor that backward may need")
             if not places or any(runs.gather(held.is_lost)):
                 return
             meant = [f for f in judgement.findings
@@ -602,7 +611,11 @@ class _Check:
                 continue
             norm = self._unique_norm(pieces_of_call, {
                 name: g * mine.get(name, 1.0) for name, g in gradients.items() if g is not None})
-            if text := clipping_text(calls[0][2], [seen for seen, *_ in calls], norm):
+            text = clipping_text(calls[0][2], [seen for seen, *_ in calls], norm)
+            if text and all(max(seen, norm) <= most for seen, most, *_ in calls):
+                if math.isfinite(calls[0][1]):  # Code that only logs a norm gives an infinite one.
+                    self._notes.append(f"{text} Neither reaches max_norm: nothing was clipped")
+            elif text:
                 report.wrong.append(Wrong("clipping", names, {}, [text]))
             elif any(seen > most for seen, most, *_ in calls):
                 clips.append(calls[0][2])

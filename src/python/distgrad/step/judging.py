@@ -268,7 +268,11 @@ class Judge:
         if len(keys) == 1:
             return self._one(keys[0], found)
         if (factor := self._common_factor(keys, found)) is not None:
-            return self._scaled(keys, factor, found)
+            # Pieces whose own share is small have shown nothing: the others have that factor.
+            rest = [key for key in keys if 2 * found.resolution > BLIND * abs(found.of(key))]
+            rest = rest if len(rest) < len(keys) else []
+            self._scaled([key for key in keys if key not in rest], factor, found)
+            return self._group(rest) if rest else None
         if told := self._by_known_gradients(keys):
             rest = [key for key in keys if key not in told]
             return self._group(rest) if rest else None
@@ -595,16 +599,19 @@ class Judge:
             totals = {words: sum(by_key.values()) for words, by_key in values.items()
                       if not isinstance(by_key, _ByRank)}
             scale = max([abs(found.measured), *map(abs, totals.values())], default=0.0)
-            room = found.resolution + self._room() * scale
+            found.resolution += (1e-3 if self._measuring.dtype == torch.float32
+                                 else self._room()) * scale
             candidates = [words for words in (totals if candidates is None else candidates)
-                          if abs(totals[words] - found.measured) <= room]
+                          if abs(totals[words] - found.measured) <= found.resolution]
             if not candidates:
                 return None
             measurements.append(found)
             every.append(values)
         if is_wrong:
             candidates = self._better(candidates, measurements, every)
-        if not candidates:
+        # If the loss was not seen to change, whatever is small would seem to be the derivative.
+        if not candidates or not any(abs(m.measured) > _CONFIRMED_BY * m.resolution
+                                     for m in measurements):
             return None
         return candidates[0], measurements, [values[candidates[0]] for values in every], every
 

@@ -152,7 +152,9 @@ class Place:
         once, each, whole = (all(_same(ratio[i], base, s) for ratio, s in zip(known, slacks))
                              for i in range(3))
         if once or each and not self.is_copied():
-            self.state = "right"
+            # Along the cotangent alone, an error across it would not show.
+            is_known = is_exact or self._is_close() or None not in self.ratios[1:2]
+            self.state = "right" if is_known else "not decided"
         elif each:
             self.state = "shares"
         elif whole:  # So may be a wrong share on ranks with data of their own.
@@ -173,9 +175,12 @@ class Place:
         if not self.known() or len(self.ratios) == len(_DIRECTIONS):
             return False
         if self.state == "right":
-            return not any(all(_same(ratio[i], self.base, _CLOSE) for ratio in self.known())
-                           for i in (0, 1))
+            return not self._is_close()
         return len(self.known()) < 2 or self.state == "not decided" and self.base is not None
+
+    def _is_close(self):
+        return any(all(_same(ratio[i], self.base, _CLOSE) for ratio in self.known())
+                   for i in (0, 1))
 
     def factor(self, slack):
         """Returns the cotangent's factor over the right one, or None if there is none or it is not
@@ -458,7 +463,7 @@ class Outputs:
         is_exact = self._precision.is_fine and factor is not None
         for place in places:
             if place.ratios:
-                place.judge(factor if is_exact else base, slack, is_exact)
+                place.judge(base if factor is None else factor, slack, is_exact)
         ways = {p.state for p in places if p.is_copied()} & {"right", "shares"}
         for place in places:  # Of copies each may be to have the whole cotangent, or a share.
             is_one = all(_same(ratio[0], ratio[1], slack) for ratio in place.known())
@@ -524,7 +529,7 @@ def told(places, wrong, off, is_unlike, slack):
         if off <= 2 * slack:
             more = f", to {100 * slack:.1g}%: p.grad is off by too little to tell where"
         elif left:
-            more = f"; those of {some(left, 4)} could not be"
+            more = f"; those of module{'s' * (len(left) > 1)} {some(left, 4)} could not be"
         else:
             more = ("" if is_unlike else
                     ": the mistake lies between there and p.grad, in backward or after it")
