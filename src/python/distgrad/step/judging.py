@@ -268,11 +268,7 @@ class Judge:
         if len(keys) == 1:
             return self._one(keys[0], found)
         if (factor := self._common_factor(keys, found)) is not None:
-            # Pieces whose own share is small have shown nothing: the others have that factor.
-            rest = [key for key in keys if 2 * found.resolution > BLIND * abs(found.of(key))]
-            rest = rest if len(rest) < len(keys) else []
-            self._scaled([key for key in keys if key not in rest], factor, found)
-            return self._group(rest) if rest else None
+            return self._scaled(keys, factor, found)
         if told := self._by_known_gradients(keys):
             rest = [key for key in keys if key not in told]
             return self._group(rest) if rest else None
