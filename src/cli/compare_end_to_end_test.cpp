@@ -130,7 +130,7 @@ TEST_F(CompareEndToEnd, ParametersThatOnlySomeRanksHold) {
   write("stages/rank_0.json", R"({"a": [1, 2], "b": [3, 4]})");
   write("stages/rank_1.json", R"({"c": [5, 6]})");
   EXPECT_EQ(compare("ref.json stages"), 0) << out_;
-  EXPECT_THAT(out_, HasSubstr("2 parameters on rank 0 alone: the other ranks hold others"));
+  EXPECT_THAT(out_, HasSubstr("2 parameters on rank 0 alone; in their place are others"));
   // A rank that holds less has lost something, unless the user says that it is meant.
   write("less/rank_0.json", R"({"a": [1, 2], "b": [3, 4], "c": [5, 6]})");
   write("less/rank_1.json", R"({"a": [1, 2], "b": [3, 4]})");
