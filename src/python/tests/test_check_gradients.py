@@ -43,6 +43,20 @@ class Model(nn.Module):
         return self.second(nn.functional.gelu(self.norm(self.first(x))))
 
 
+class Overwriting(Model):
+    """Halves what backward needs, through .data."""
+
+    def __init__(self):
+        super().__init__()
+        del self.norm
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        y = self.second(h)
+        h.data.mul_(0.5)
+        return y
+
+
 class Float32Inside(nn.Module):
     """Computes in float32 inside, as norms of released models do."""
 
@@ -210,11 +224,14 @@ def in_bfloat16(model):
         p.grad = (p.grad * dist.get_world_size()).bfloat16().to(p.dtype)
 
 
-def clipped_by_what_the_rank_sees(model):
-    """Clips by a norm from which rank r leaves out its r-th parameter."""
-    chosen = [p for i, p in enumerate(model.parameters()) if i != dist.get_rank()]
-    norm = nn.utils.get_total_norm([p.grad for p in chosen])
-    nn.utils.clip_grads_with_norm_(list(model.parameters()), 0.01, norm)
+def clipped_by_what_the_rank_sees(most):
+    """Returns a change that clips by a norm from which rank r leaves out its r-th parameter."""
+    def change(model):
+        chosen = [p for i, p in enumerate(model.parameters()) if i != dist.get_rank()]
+        norm = nn.utils.get_total_norm([p.grad for p in chosen])
+        nn.utils.clip_grads_with_norm_(list(model.parameters()), most, norm)
+
+    return change
 
 
 def counted_without_waiting(_):
@@ -789,7 +806,11 @@ def everything():
     found["little in float32"] = asked(*off_by(0.9, "norm.bias", torch.float32))
     found["clipped elsewhere"] = asked(*clipped_elsewhere())
     found["one rank is wrong"] = asked(model, averaged(model, change=one_rank_is_wrong))
-    found["another norm"] = asked(model, averaged(model, change=clipped_by_what_the_rank_sees))
+    for most in (0.01, 100.0, math.inf):
+        found[f"another norm, {most}"] = asked(
+            model, averaged(model, change=clipped_by_what_the_rank_sees(most)))
+    overwriting = Overwriting().double()
+    found["overwritten"] = asked(overwriting, averaged(overwriting))
     found["rounded otherwise"] = asked(*rounded_otherwise_each_time())
     found["cancels out"] = asked(*that_cancels_out())
     found["kept"] = asked(*reduced_from_the_second_time_on())
@@ -1518,9 +1539,21 @@ class CheckGradients(unittest.TestCase):
         for name in ("clipped apart", "clipped by the largest"):
             report = self.on_all_ranks(name)
             self.assertEqual(report["verdict"], "right", report["text"])
-        report = self.on_all_ranks("another norm")
+        report = self.on_all_ranks("another norm, 0.01")
         self.assertEqual([w["kind"] for w in report["wrong"]], ["clipping"], report["text"])
         self.assertRegex(report["text"], r"clip_grads_with_norm_ in \S+:\d+ saw the\s+norm")
+
+    def test_clipping_that_multiplies_by_1_is_right_whatever_norm_it_saw(self):
+        for most, is_noted in ((100.0, True), (math.inf, False)):
+            report = self.on_all_ranks(f"another norm, {most}")
+            self.assertEqual(report["verdict"], "right", report["text"])
+            self.assertEqual("nothing was clipped" in " ".join(report["notes"]), is_noted)
+
+    def test_what_is_detached_and_overwritten_is_no_constant(self):
+        report = self.on_all_ranks("overwritten")
+        self.assertEqual((report["verdict"], report["detached"]), ("wrong", {}), report["text"])
+        self.assertRegex(" ".join(report["notes"]), r"detached at \S+:\d+ is written to")
+        self.assertIn("between the outputs of second and first", " ".join(report["where"]))
 
     def test_copies_that_are_clipped_by_several_factors_are_wrong(self):
         number = r"[\d.e-]+"
