@@ -35,8 +35,8 @@ struct Arrangement {
   std::vector<Box> boxes;
   std::string text;  // "pieces of dimension 0, in the order of the ranks"; empty: every rank holds
                      // the whole
-  // Of pieces cut in several dimensions: "dimension 0 in 2, dimension 1 in 2", and the order of the
-  // axes that was tried, "dimension 1, dimension 0".
+  // Describe pieces cut in several dimensions: "dimension 0 in 2, dimension 1 in 2", and the order
+  // of the axes that was tried, "dimension 1, dimension 0".
   std::string grid = {}, order = {};
 };
 

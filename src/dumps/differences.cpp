@@ -64,8 +64,10 @@ class Measurement {
 
  private:
   void add_strange(double o, double e, std::int64_t at) {
-    if (same_value(o, e) || !std::isfinite(e))
-      ++(same_value(o, e) ? d_.equally_strange : d_.unknown);
+    if (same_value(o, e))
+      ++d_.equally_strange;
+    else if (!std::isfinite(e))
+      ++d_.unknown;
     else if (d_.strange++ == 0)
       set_worst(o, e, at);
   }

@@ -83,7 +83,7 @@ std::vector<PieceOnRank> Holders::of(const std::string& name) {
     if (!absent) by_part.holders.push_back(rank.rank);
     held.push_back({rank.rank, &rank, absent ? nullptr : &found->second});
   }
-  if (by_part.others.size() + by_part.nothing.size() > 0) inferred_[by_part].insert(name);
+  if (!by_part.others.empty() || !by_part.nothing.empty()) inferred_[by_part].insert(name);
   return held;
 }
 

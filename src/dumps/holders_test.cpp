@@ -282,7 +282,7 @@ TEST(Holders, PiecesThatNeedOppositeOrdersOfTheAxesAreUnclear) {
               "have exchanged pieces");
   }
   EXPECT_THAT(exchanged.notes, testing::IsEmpty());
-  // What is right in either order contradicts nothing.
+  // A parameter that is right in either order contradicts no other one.
   EXPECT_TRUE(compared({0, 2, 1, 3}, std::vector<float>(16, 2)).all_right());
 }
 

@@ -131,15 +131,10 @@ Measured measured(const Parameter& p, const Tolerance& tolerance) {
   const Bound loose = tolerance.bound(p.dtype, 0);
   double whole = 0;
   for (const Holding& h : p.holdings) {
-    Differences& d = m.differences.emplace_back();
-    const Differences own = measure(h.observed.value_or(h.expected), h.expected, loose);
-    if (h.observed) {
-      d = own;
-    } else {
-      d.max_expected = own.max_expected;
-      d.unknown = own.equally_strange;
-    }
+    Differences d = measure(h.observed.value_or(h.expected), h.expected, loose);
+    if (!h.observed) d = {.max_expected = d.max_expected, .unknown = d.equally_strange};
     whole = std::max(whole, d.max_expected);
+    m.differences.push_back(d);
   }
   m.bound = tolerance.bound(p.dtype, whole);
   m.near_bound = tolerance.near_bound(p.dtype, whole);

@@ -640,7 +640,7 @@ std::optional<Team::Failure> Team::failure_of_workers(std::int64_t now) {
   std::vector<RankError> errors;
   for (const Worker* worker : failed)
     if (worker->error_id == id) errors.push_back(*worker->error);
-  // What only follows from another rank's end is heard of sooner than that end if cores are few.
+  // If cores are few, an echo of another rank's end may arrive long before the report of that end.
   const std::int64_t grace = is_echo(first_cause(errors)) ? kExitReportNs : kGraceNs;
   const bool all_heard = std::all_of(workers_.begin(), workers_.end(),
                                      [&](const Worker& w) { return w.error || w.answered >= id; });

@@ -433,18 +433,10 @@ def _check_constructor(module_class, options):
 
 def _check_names(function, kwargs, options):
     """Raises UsersError if the function has no parameter of such a name, if that is known."""
-    import inspect
+    from .subject import parameters_of
 
-    import torch
-
-    owner, has_ctx = getattr(function, "__self__", None), False
-    if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
-        has_ctx = owner.setup_context is torch.autograd.Function.setup_context
-        function = owner.forward
-    try:
-        parameters = list(inspect.signature(getattr(function, "forward", function)).parameters
-                          .values())[has_ctx:]
-    except (TypeError, ValueError):
+    parameters = parameters_of(function)
+    if parameters is None:
         return
     names = [p.name for p in parameters if p.kind not in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL)]
     for name in kwargs:

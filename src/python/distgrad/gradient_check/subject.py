@@ -275,21 +275,26 @@ class Subject:
         return len(self._others)
 
 
-def parameter_names(function, count):
-    """Returns names for the first `count` positional arguments: the function's own, else x, or x0,
-    x1, ..."""
-    plain = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+def parameters_of(function):
+    """Returns the parameters that the user's function, Module or autograd.Function's apply() takes,
+    or None if Python does not know them."""
     named = function.forward if isinstance(function, torch.nn.Module) else function
     owner = getattr(function, "__self__", None)
     skip = 0
     if isinstance(owner, type) and issubclass(owner, torch.autograd.Function):
         named, skip = owner.forward, 0 if _has_setup_context(owner) else 1
     try:
-        parameters = list(inspect.signature(named).parameters.values())[skip:]
+        return list(inspect.signature(named).parameters.values())[skip:]
     except (TypeError, ValueError):
-        return plain
-    positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY,
-                                                           p.POSITIONAL_OR_KEYWORD)]
+        return None
+
+
+def parameter_names(function, count):
+    """Returns names for the first `count` positional arguments: the function's own, else x, or x0,
+    x1, ..."""
+    plain = ["x"] if count == 1 else [f"x{i}" for i in range(count)]
+    positional = [p.name for p in parameters_of(function) or ()
+                  if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return positional[:count] + plain[len(positional):]
 
 

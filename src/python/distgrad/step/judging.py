@@ -36,6 +36,7 @@ _AT_A_KINK = 8  # A gradient may be off by so many times the width of a kink.
 _ROUGHLY = 0.05  # A factor that is known so well, relatively, may be that of other parameters.
 _UNLIKE = 0.5  # Copies' gradients that differ by this part of their norm do not by rounding,
 _NOT_SMALL = 1 / 8  # unless they are so much smaller than the others'.
+_WHOLE = 1e-3  # In float32 a sum over all parameters may be off by this part.
 _CONFIRMED = 3  # A sum of gradients must be right along so many directions to be called right.
 
 
@@ -595,8 +596,8 @@ class Judge:
             totals = {words: sum(by_key.values()) for words, by_key in values.items()
                       if not isinstance(by_key, _ByRank)}
             scale = max([abs(found.measured), *map(abs, totals.values())], default=0.0)
-            found.resolution += (1e-3 if self._measuring.dtype == torch.float32
-                                 else self._room()) * scale
+            found.resolution += scale * (
+                _WHOLE if self._measuring.dtype == torch.float32 else self._room())
             candidates = [words for words in (totals if candidates is None else candidates)
                           if abs(totals[words] - found.measured) <= found.resolution]
             if not candidates:

@@ -141,8 +141,8 @@ class Place:
         return [ratio for ratio in self.ratios if ratio is not None]
 
     def judge(self, base, slack, is_exact=False):
-        """Sets the state, given the right ratio `base`, or None if that is not known; without
-        is_exact it was measured, too."""
+        """Sets the state, given the right ratio `base`, or None if that is not known. is_exact says
+        that ratios may be held to the slack that each of them has of its own."""
         self.base, known = base, self.known()
         if base is None or not known or None in self.ratios[:1]:
             self.state = "wrong" if self._is_no_multiple(slack) else "not decided"
@@ -456,14 +456,13 @@ class Outputs:
         the first place, next to the loss, if it is a usual one."""
         slack, usual = self._precision.slack, self._usual_factors()
         first = next((p.known()[0] for p in places if p.known()), ())
-        base, factor = next(((x, float(f)) for x in first[:3] for f in usual
-                             if _same(x, f, slack)), (None, None))
+        base = next((float(f) for x in first[:3] for f in usual if _same(x, f, slack)), None)
+        is_exact = self._precision.is_fine and base is not None
         if base is None and self._precision.is_whole and first:
             base = usual[-1]
-        is_exact = self._precision.is_fine and factor is not None
         for place in places:
             if place.ratios:
-                place.judge(base if factor is None else factor, slack, is_exact)
+                place.judge(base, slack, is_exact)
         ways = {p.state for p in places if p.is_copied()} & {"right", "shares"}
         for place in places:  # Of copies each may be to have the whole cotangent, or a share.
             is_one = all(_same(ratio[0], ratio[1], slack) for ratio in place.known())
