@@ -27,8 +27,7 @@ std::set<std::string> names_in(const Dump& dump) {
   return names;
 }
 
-// Returns ": --prefix model. takes that for one name" if one side's names are the other's with a
-// prefix.
+// Returns `; but for "model." the names are the same: --prefix model.` if that is so.
 std::string prefix_text(const std::set<std::string>& a, const std::set<std::string>& b) {
   for (const auto& [longer, shorter] : {std::pair(&a, &b), std::pair(&b, &a)})
     for (std::size_t at = 0; (at = longer->begin()->find('.', at)) != std::string::npos;) {

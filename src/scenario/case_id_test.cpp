@@ -102,6 +102,8 @@ TEST(CaseId, TellsHowCodeIsNamed) {
   EXPECT_EQ(error("all_gather=" + file + ":Gather.apply"),
             "unknown subject \"" + file + ":Gather.apply\"; did you mean \"python:" + file +
                 ":Gather.apply\"?");
+  const std::string longer = "./././././././././././././././././././" + file + ":Gather.apply";
+  EXPECT_THAT(error(longer), HasSubstr("did you mean \"python:" + longer + "\"?"));
   EXPECT_EQ(error("no_such.py:Gather.apply"),
             "there is no file \"no_such.py\" (code is python:FILE.py:NAME or python:MODULE)");
   EXPECT_EQ(error("my_package.comm:gather"),

@@ -28,7 +28,7 @@ std::string existing_path_hint(const std::string& path) {
   std::error_code ignored;
   const fs::path wanted(path);
   const auto meant = [](const std::string& existing) {
-    return "; did you mean \"" + printable(existing, kLongestPath) + "\"?";
+    return "; did you mean " + in_quotes(existing, kLongestPath) + "?";
   };
   if (fs::is_regular_file(path + ".json", ignored)) return meant(path + ".json");
   const fs::path folder = wanted.has_parent_path() ? wanted.parent_path() : fs::path(".");

@@ -91,7 +91,7 @@ std::string problem_with_library(const SubjectPart& part) {
 std::string what_code_is_called(std::string_view subject) {
   const std::string_view file = subject.substr(0, subject.find(':'));
   const auto meant = [&](const std::string& text) {
-    return "; did you mean " + in_quotes(text) + "?";
+    return "; did you mean " + in_quotes(text, kLongestPath) + "?";
   };
   if (file.ends_with(".py")) return meant("python:" + std::string(subject));
   if (file.ends_with(".so")) return meant("library:" + std::string(subject));
@@ -110,7 +110,7 @@ std::string missing_file(std::string_view subject) {
   std::error_code ignored;
   if (!(is_library || file.ends_with(".py")) || std::filesystem::exists(file, ignored)) return {};
   return fmt::format(
-      "there is no file {} (code is {})", in_quotes(file),
+      "there is no file {} (code is {})", in_quotes(file, kLongestPath),
       is_library ? "library:FILE.so:NAMESPACE::OP" : "python:FILE.py:NAME or python:MODULE");
 }
 

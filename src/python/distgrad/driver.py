@@ -63,7 +63,11 @@ def report_of(command, options, positional, shorten, others=None):
 def compare(reference, observed, options, folder):
     """Runs `distgrad compare` in that folder. Returns (whether all is right, the JSON report, the
     text). Raises ValueError for bad arguments, RuntimeError if there is no report."""
-    code, fields, output, errors = _reported("compare", options, [reference, observed], str, folder)
+    try:
+        code, fields, output, errors = _reported("compare", options, [reference, observed], str,
+                                                 folder)
+    except ValueError as error:  # Its advice is an option of the command line.
+        raise ValueError(str(error).partition(": --prefix ")[0]) from None
     if fields is None:
         raise RuntimeError(f"distgrad compare: exit code {code}\n{errors or output}")
     return code == _AS_EXPECTED, fields, output

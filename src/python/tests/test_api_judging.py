@@ -197,6 +197,11 @@ class Holding(unittest.TestCase):
                                                     " \"fourth\"\\? There are first, "):
                 judged(stages, truth, **options)
 
+    def test_names_with_a_prefix_are_told_without_an_option_of_the_command_line(self):
+        truth = {f"model.{name}": T for name in ("first", "second", "third", "fourth")}
+        with self.assertRaisesRegex(ValueError, 'but for "model." the names are the same$'):
+            judged(stages, truth)
+
     def test_pieces_of_two_axes_counts_and_reductions(self):
         whole = pieces(0)["counted"] / 6
         truth = {"experts": whole, "counted": whole} | dict.fromkeys(("a.sum", "b.mean",

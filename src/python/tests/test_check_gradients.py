@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.utils import clip_grad_value_  # as users import it
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -141,8 +142,8 @@ def clipped_on_rank_0(most, **more):
     return change
 
 
-def clipped_before_the_reduction(most):
-    """Returns a step in which clip_grad_norm_ sees only each rank's own gradients."""
+def clipped_before_the_reduction(most, clip=nn.utils.clip_grad_norm_):
+    """Returns a step in which clipping sees only each rank's own gradients."""
     model = Model().double()
 
     def step():
@@ -150,13 +151,25 @@ def clipped_before_the_reduction(most):
         x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
         loss = model(x).square().mean()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), most)
+        clip(model.parameters(), most)
         for p in model.parameters():
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()
         return loss
 
     return model, step
+
+
+def cut(times=1.0, ranks=(0, 1, 2), then=lambda model: None):
+    """Returns a change that multiplies gradients, and cuts most of their elements on ranks."""
+    def change(model):
+        for p in model.parameters():
+            p.grad *= times
+        if dist.get_rank() in ranks:
+            clip_grad_value_(model.parameters(), 1e-6)
+        then(model)
+
+    return change
 
 
 def clipped_again(most):
@@ -791,6 +804,11 @@ def everything():
                                                                   change=clipped_again(most)))
     found["clipped early and late"] = asked(model, averaged(
         model, change=clipped_on_each_rank_and_again))
+    for name, change in (("cut", cut()), ("doubled and cut", cut(2.0)),
+                         ("cut on rank 1", cut(1.0, [1])),
+                         ("cut and clipped", cut(then=clipped("first")))):
+        found[name] = asked(model, averaged(model, change=change))
+    found["cut too early"] = asked(*clipped_before_the_reduction(1e-6, clip_grad_value_))
     found["seen too early"] = asked(*clipped_before_the_reduction(1e9))
     found["tripled after clipping"] = asked(model, averaged(model, change=tripled_after_clipping))
     found["sums in bfloat16"] = asked(model, averaged(model, change=in_bfloat16))
@@ -1572,6 +1590,26 @@ class CheckGradients(unittest.TestCase):
         self.assertIn("The mean of p.grad before clip_grad_norm_ over ranks 0, 1, 2 is the"
                       " derivative", text)
         self.assertNotIn("The mean of p.grad over", text)
+
+    def test_gradients_are_judged_before_clip_grad_value_cuts_them(self):
+        for name, factor in (("cut", None), ("doubled and cut", 2.0)):
+            report = self.on_all_ranks(name)
+            factors = {x for w in report["wrong"] for x in w["factors"].values()}
+            self.assertEqual({round(x, 6) for x in factors}, {factor} if factor else set())
+            self.assertEqual(report["verdict"], "wrong" if factor else "right", report["text"])
+            self.assertRegex(" ".join(report["notes"]), r"clip_grad_value_ in \S+:\d+ cuts")
+
+    def test_clip_grad_value_on_one_rank_makes_copies_differ(self):
+        report = self.on_all_ranks("cut on rank 1")
+        self.assertRegex(report["text"], r"clip_grad_value_ in \S+:\d+ cuts"
+                         r" p.grad\s+on\s+rank\s+1\s+alone")
+        self.assertEqual([w["kind"] for w in report["wrong"]], ["clipping"], report["text"])
+
+    def test_what_is_changed_after_clip_grad_value_is_not_judged(self):
+        for name in ("cut too early", "cut and clipped"):
+            report = self.on_all_ranks(name)
+            self.assertEqual(report["verdict"], "undecided", report["text"])
+            self.assertRegex(report["text"], r"is changed after\s+clip_grad_value_ cut it")
 
     def test_a_second_clip_is_judged_by_what_the_first_left(self):
         for most, note in ((0.005, "gradients are clipped 2 times"), ("inf", "saw the right norm")):

@@ -13,6 +13,8 @@ from ..gradient_check.waiting import calls_entered, met_outside
 from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
+from .clipped import Clipped, judge_cuts, unique_norm
+from .clipping import Clipping
 from .errors import StepError
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge, with_constants
@@ -21,15 +23,15 @@ from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
-from .running import Repeated, Runs, without_count
+from .running import Repeated, Runs, union, without_count
 from .seen import Seen
 from .subgroups import counts as group_counts
 from .subgroups import subgroups
-from .variables import described, digest, local_of, matches, may_be_pieces, named_parameters
+from .variables import described, digest, local_of, matches, named_parameters
 from .variables import pieces, plain
-from .watching import Added, Arrivals, Clipping
+from .watching import Added, Arrivals
 from .widened import differ, in_float64
-from .wording import clipping_text, is_clipped, uneven_text
+from .wording import is_clipped
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
@@ -37,7 +39,6 @@ _CLEAR = 10  # A change of so many resolutions is clearly one.
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
-_UNEVEN = 1e-3  # Factors of clipping that differ by less, relatively, differ by rounding.
 _LEFT = 16  # Roundings of a sum that is 0 are so many eps of the largest gradient.
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
 
@@ -110,9 +111,8 @@ class _Check:
         self._outside = []  # ranks with which step() communicates and that are not of the group
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
         self._is_short = False  # Whether modules give a short dtype, without which all was measured
-        self._clipped = {}  # {name: what clip_grad_norm_ multiplied this rank's gradient by}
+        self._clipped = None  # It becomes a Clipped.
         self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
-        self._uneven = []  # [(Piece, {rank: such a factor})] of copies whose factors differ
 
     def report(self, own=None):
         """Takes the gradients in the parameters' own dtypes, if the step runs in float64."""
@@ -161,6 +161,8 @@ class _Check:
         if not known:
             report.undecide("no parameter requires a gradient on any rank")
             return report
+        if not judge_cuts(report, runs, known, self._notes):
+            return report
         self._note_not_detached()
         self._note_copies(known)
         self._note_two_names(known)
@@ -179,9 +181,8 @@ class _Check:
             return report
         else:
             self._notes += [f"in step() {text}" for text in unwaited]
-        self._clipped = clipping.factors()
-        self._uneven = self._unevenly_clipped(known, gradients)
-        factors = {name: self._options.scale * (self._clipped.get(name) or 1.0)
+        self._clipped = Clipped(runs, known, clipping, gradients)
+        factors = {name: self._options.scale * (self._clipped.factors.get(name) or 1.0)
                    for name in runs.parameters}
         gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
                      for name, g in gradients.items()}
@@ -205,7 +206,7 @@ class _Check:
         if judgement.findings and not self._options.detached:
             self._dispute(report, judgement, measuring,
                           lambda: self._judged(known, gradients, base, measuring.cast_to))
-        self._fill(report, judgement, known, gradients, clipping, measuring.shared)
+        self._fill(report, judgement, known, gradients, measuring.shared)
         self._note_alone(report, alone)
         # In a short dtype cotangents have errors as large as the differences between places.
         if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
@@ -266,12 +267,11 @@ class _Check:
         self._dtypes -= short
         return self._judged(known, gradients, base, max(found, key=lambda d: torch.finfo(d).eps))
 
-    def _fill(self, report, judgement, known, gradients, clipping, shared):
+    def _fill(self, report, judgement, known, gradients, shared):
         report.parameters = list(dict.fromkeys(piece.name for piece in known))
-        norm = self._unique_norm(known, gradients)
+        norm = unique_norm(self._runs, known, gradients)
         findings = judgement.findings
-        is_by_hand = not any(self._runs.gather(bool(clipping.calls)))
-        if is_by_hand and is_clipped(findings, report.parameters, norm):
+        if not self._clipped.is_by_torch() and is_clipped(findings, report.parameters, norm):
             self._notes.append(f"all gradients are {findings[0].factor:.4g} times the derivative,"
                                f" and their norm, each element once, is {norm:.6g}: as after"
                                " clipping to that norm")
@@ -285,8 +285,8 @@ class _Check:
                            for piece in known)
             ranks = sorted({rank for key in finding.keys for rank in holders[key]})
             report.wrong.append(described_finding(finding, counts, ranks if is_split else ()))
-        self._judge_clipping(report, known, gradients, clipping, shared)
-        self._report_uneven(report, judgement, known)
+        self._clipped.judge_norms(report, self._notes, gradients, shared)
+        self._clipped.report_uneven(report, judgement)
         told = {name for wrong in report.wrong for name in wrong.parameters}
 
         def untold(names):  # Other pieces of a parameter may be wrong.
@@ -308,9 +308,9 @@ class _Check:
         had = any(runs.gather(any(g is not None for g in entry.values())))
         since = calls_entered()
         loss, found, calls = runs.run_as_it_is(_copies(entry) if had else None)
-        self._outside = _all(runs.gather(sorted(
+        self._outside = union(runs.gather(sorted(
             met_outside(runs.team.global_ranks, since, runs.ended))))
-        runs.waited_for = frozenset(_all(calls))
+        runs.waited_for = frozenset(union(calls))
         if had:
             runs.run(_copies(entry))
         return loss, found, runs.found_gradients() if had else None, told(calls)
@@ -322,7 +322,7 @@ class _Check:
         """Returns the names of parameters to which step() writes other values than they have, also
         where they are moved a little."""
         runs, changed = self._runs, set()
-        written = _all(runs.gather([name for name, p in runs.parameters.items()
+        written = union(runs.gather([name for name, p in runs.parameters.items()
                                     if p._version != versions[name]]))
         own = {name: local_of(runs.parameters[name].detach()) for name in written
                if name in runs.parameters}
@@ -333,7 +333,7 @@ class _Check:
             runs.run()
             changed |= {name for name, local in own.items() if not torch.equal(local, moved[name])}
             put_back(before)
-        return _all(runs.gather(sorted(changed)))
+        return union(runs.gather(sorted(changed)))
 
     def _changed_gradients(self, before, after):
         """Returns the names of parameters whose gradients differ from those before by more than
@@ -350,12 +350,12 @@ class _Check:
             return bool(torch.isfinite(b).all()) and float(
                 (b - a).norm()) > max(slack * float(b.norm()), left)
 
-        return _all(self._runs.gather([name for name, a in before.items()
+        return union(self._runs.gather([name for name, a in before.items()
                                        if differs(a, after[name])]))
 
     def _unlike(self, own, wide):
         largest = self._largest_norm(wide)
-        return _all(self._runs.gather([n for n, g in own.items() if differ(g, wide[n], largest)]))
+        return union(self._runs.gather([n for n, g in own.items() if differ(g, wide[n], largest)]))
 
     def _largest_norm(self, gradients):
         return max(self._runs.gather(max((float(g.norm()) for g in gradients.values()
@@ -375,7 +375,7 @@ class _Check:
             if before is not None and g is not None and float(
                     (before - g).abs().max()) > 1e-3 * float(g.abs().max()):
                 stale.append(name)
-        names = _all(self._runs.gather(stale))
+        names = union(self._runs.gather(stale))
         if names:
             self._notes.append(
                 f"p.grad of {_some(names)} held something when check_gradients was called, and"
@@ -451,7 +451,7 @@ class _Check:
         """Returns the names of parameters whose gradients are not finite, and these ranks."""
         bad = self._runs.gather([name for name, g in gradients.items()
                                  if g is not None and not bool(torch.isfinite(g).all())])
-        return _all(bad), [rank for rank, names in enumerate(bad) if names]
+        return union(bad), [rank for rank, names in enumerate(bad) if names]
 
     def _note_not_detached(self):
         lines = self._options.detached
@@ -531,7 +531,7 @@ class _Check:
 
         with detached_held(runs) as held:
             places = {line: what for row in runs.gather(held.places) for line, what in row.items()}
-            if lines := _all(runs.gather(held.overwritten)):
+            if lines := union(runs.gather(held.overwritten)):
                 self._notes.append(f"what is detached at {_some(lines)} is written to, and shares"
                                    " memory with a tensor that backward may need")
             if not places or any(runs.gather(held.is_lost)):
@@ -577,8 +577,8 @@ class _Check:
             self._runs.run()
         names = list(self._runs.parameters)
         found = {"what backward brought": {n: arrivals.sums.get(n) for n in names}}
-        if 0.0 not in _all(self._runs.gather(list(self._clipped.values()))):
-            words = "p.grad before clip_grad_norm_" if self._uneven else "p.grad"
+        if not self._clipped.is_to_zero():
+            words = "p.grad before clip_grad_norm_" if self._clipped.uneven else "p.grad"
             found = {words: gradients, **found}
         self._passes = max(self._passes, *self._runs.gather(arrivals.passes))
         if self._passes > 1:
@@ -587,69 +587,6 @@ class _Check:
             found["what the last backward pass added"] = {n: added.last.get(n) for n in names}
         return {words: tensors for words, tensors in found.items()
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
-
-    def _judge_clipping(self, report, known, gradients, clipping, shared):
-        """Reports a call that saw another norm than that of what it clips on all ranks, with each
-        element once. Copies of pieces whose keys are in `shared` have the same gradient."""
-        every = self._runs.gather(clipping.calls)
-        if len({len(calls) for calls in every}) > 1:
-            return
-        clips = []
-        lost = _all(self._runs.gather([n for n, factor in self._clipped.items() if not factor]))
-        for calls in zip(*every):
-            names = list(dict.fromkeys(name for *_, before in calls for name in before))
-            mine = calls[self._runs.rank][-1]
-            pieces_of_call = [p for p in known if p.name in names]
-            if later := [name for name in names if any(
-                    before.get(name, 1.0) is None for *_, before in calls)]:
-                self._notes.append(f"p.grad of {_some(later)} is changed after {calls[0][2]} saw"
-                                   " its norm: that norm was not judged")
-                continue
-            if any(kind != 2.0 for *_, kind, _ in calls) or any(
-                    p.name in lost or len(p.holders) > 1 and p.key not in shared
-                    for p in pieces_of_call):
-                continue
-            norm = self._unique_norm(pieces_of_call, {
-                name: g * mine.get(name, 1.0) for name, g in gradients.items() if g is not None})
-            text = clipping_text(calls[0][2], [seen for seen, *_ in calls], norm)
-            if text and all(max(seen, norm) <= most for seen, most, *_ in calls):
-                if math.isfinite(calls[0][1]):  # Code that only logs a norm gives an infinite one.
-                    self._notes.append(f"{text} Neither reaches max_norm: nothing was clipped")
-            elif text:
-                report.wrong.append(Wrong("clipping", names, {}, [text]))
-            elif any(seen > most for seen, most, *_ in calls):
-                clips.append(calls[0][2])
-        if len(clips) > 1:
-            self._notes.append(f"gradients are clipped {len(clips)} times, each time by the norm of"
-                               " what that call was given, not by one norm of all; the factors"
-                               " are left out of what is said of gradients here")
-        elif clips:
-            self._notes.append(f"{clips[0]} saw the right norm; its factor is left out of"
-                               " what is said of gradients here")
-
-    def _unevenly_clipped(self, known, gradients):
-        """Returns [(Piece, {rank: factor})] of copies with different factors of clipping."""
-        every = self._runs.gather({name: factor for name, factor in self._clipped.items()
-                                   if gradients[name] is not None})
-        found = []
-        for piece in known:
-            factors = {rank: every[rank][piece.name] for rank in piece.holders
-                       if piece.name in every[rank]}
-            least, most = min(factors.values(), default=0.0), max(factors.values(), default=0.0)
-            if most - least > _UNEVEN * most:
-                found.append((piece, factors))
-        return found
-
-    def _report_uneven(self, report, judgement, known):
-        """Reports copies that were clipped by several factors, unless a wrong norm tells why."""
-        told = {name for w in report.wrong if w.kind == "clipping" for name in w.parameters}
-        by_text = {}
-        for piece, factors in self._uneven:
-            if may_be_pieces(piece, known):
-                judgement.ambiguous.append(piece.name)
-            elif piece.name not in told:
-                by_text.setdefault(uneven_text(factors), []).append(piece.name)
-        report.wrong += [Wrong("clipping", names, {}, [text]) for text, names in by_text.items()]
 
     def _on_one_rank_alone(self, known, gradients):
         """Returns [(Piece, rank)] of those whose copies have no gradient but on this rank, as with
@@ -706,12 +643,6 @@ class _Check:
             self._notes.append(f"the copies of {_some(names)} are equal before optimizer.step() and"
                                " not after it: their gradients are not equal bit for bit")
 
-    def _unique_norm(self, known, gradients):
-        """Returns the 2-norm of the gradients of these pieces, each counted once."""
-        mine = {p.key: float(gradients[p.name].norm())**2 for p in known
-                if p.holders[0] == self._runs.rank and gradients.get(p.name) is not None}
-        return math.sqrt(sum(sum(row.values()) for row in self._runs.gather(mine)))
-
     def _objective_text(self):
         objective = self._options.objective
         return objective if isinstance(objective, str) else getattr(
@@ -725,11 +656,6 @@ def _moves(measuring, keys):
 
 def _copies(tensors):
     return {name: None if x is None else x.clone() for name, x in tensors.items()}
-
-
-def _all(by_rank):
-    """Returns what is in any rank's list, each once."""
-    return list(dict.fromkeys(x for row in by_rank for x in row))
 
 
 def _some(names):

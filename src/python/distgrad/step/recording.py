@@ -1,12 +1,13 @@
 """Records what one process computes while its step runs, of which nothing is known beforehand.
 Values are copied, and nothing is changed."""
 
+from .clipping import Clipping
 from .module_names import names_of
 from .outputs import Watch
 from .roots import Roots, is_asking, is_in_backward
 from .seen import Seen, named
 from .variables import has_shares, local_of, plain
-from .watching import Arrivals, Clipping
+from .watching import Arrivals
 
 _MOST_BYTES = 1 << 26  # A process keeps no more of outputs, nor of what backward brings.
 

@@ -16,6 +16,7 @@ from ..own_device import users_device
 from ..ranks.long_text import cut
 from ..ranks.unwaited import Unwaited
 from ..transport import line_of
+from .clipping import Uncut
 from .errors import StepError
 from .roots import Begun, Roots, can_end
 from .variables import gradient_of, local_of, named_parameters, under_one_name
@@ -102,6 +103,7 @@ class Runs(Repeated):
         self.held = contextlib.nullcontext()  # Each run is inside this context, and this one's:
         self.widened = contextlib.nullcontext  # It may become a Narrowing's widening().
         self.around_loss = contextlib.nullcontext  # It may become a Narrowing's widening().
+        self.uncut = Uncut(self.parameters)
         self.waited_for = frozenset()  # Calls with these texts are waited for at once.
         self._state = State(model, self.parameters)
         self.loss_dtypes = set()  # step() returned tensors of these dtypes, as texts.
@@ -145,7 +147,8 @@ class Runs(Repeated):
         return self._declared()
 
     def _loss_of_a_run(self, at_return):
-        with self.widened(), self.held, Roots() as roots, Unwaited(self.waited_for) as calls:
+        with self.widened(), self.held, self.uncut, Roots() as roots, Unwaited(
+                self.waited_for) as calls:
             found = self._step()
             at_return()
         self._unwaited = calls.texts()
@@ -214,6 +217,11 @@ class Runs(Repeated):
         if self.objective == "sum":
             return sum(values)
         return sum(values) / len(values)
+
+
+def union(by_rank):
+    """Returns what is in any rank's list, each once."""
+    return list(dict.fromkeys(x for row in by_rank for x in row))
 
 
 def without_count(loss):
