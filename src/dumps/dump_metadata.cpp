@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 #include <set>
 
 #include "base/error.h"
@@ -36,6 +37,8 @@ class MetadataReader {
     if (const Json* counts = field("counts")) read_counts(*counts);
     if (const Json* digest = field("local")) dump_.local_digest = text(*digest, "local");
     if (const Json* parameters = field("parameters")) read_parameters(*parameters);
+    // The layouts of parameters, which are read by now, do not mean this one.
+    if (const Json* world = field("mesh")) read_world(*world);
     // A dict that a script filled may lack parameters without a gradient; a model lacks those
     // elsewhere.
     if (const Json* listing = field("listing"))
@@ -84,12 +87,7 @@ class MetadataReader {
           !value.contains("ranks") || !value["ranks"].is_array())
         refuse("metadata: a mesh needs axes and ranks");
       DumpMesh mesh;
-      std::int64_t size = 1;
-      for (const auto& [name, extent] : value["axes"].items()) {
-        mesh.axes.push_back({for_terminal(name), count(extent, "the size of an axis", 1)});
-        size *= mesh.axes.back().size;
-        if (size > kMostRanks) refuse("metadata: a mesh of more than {} ranks", kMostRanks);
-      }
+      const std::int64_t size = read_axes(value["axes"], mesh);
       for (const Json& rank : value["ranks"])
         mesh.ranks.push_back(count(rank, "a rank of a mesh", 0));
       const std::set<int> distinct(mesh.ranks.begin(), mesh.ranks.end());
@@ -98,6 +96,29 @@ class MetadataReader {
         refuse("metadata: the ranks of a mesh are not as many as its axes say, each once");
       dump_.meshes.push_back(std::move(mesh));
     }
+  }
+
+  // Returns how many ranks there are on the mesh.
+  std::int64_t read_axes(const Json& axes, DumpMesh& mesh) const {
+    std::int64_t size = 1;
+    for (const auto& [name, extent] : axes.items()) {
+      mesh.axes.push_back({for_terminal(name), count(extent, "the size of an axis", 1)});
+      size *= mesh.axes.back().size;
+      if (size > kMostRanks) refuse("metadata: a mesh of more than {} ranks", kMostRanks);
+    }
+    return size;
+  }
+
+  void read_world(const Json& axes) {
+    if (!axes.is_object()) refuse("metadata: mesh is not an object");
+    if (axes.empty()) return;
+    DumpMesh mesh;
+    mesh.ranks.resize(static_cast<std::size_t>(read_axes(axes, mesh)));
+    std::iota(mesh.ranks.begin(), mesh.ranks.end(), 0);
+    if (dump_.world_size.value_or(mesh.ranks.size()) != mesh.ranks.size())
+      refuse("metadata: a mesh of {} ranks, and world_size {}", mesh.ranks.size(),
+             *dump_.world_size);
+    dump_.meshes.push_back(std::move(mesh));
   }
 
   void read_parameters(const Json& parameters) {

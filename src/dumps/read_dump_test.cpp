@@ -160,6 +160,24 @@ TEST_F(ReadDump, PlacementsMustFitThePiece) {
               HasSubstr("a mesh of more than"));
 }
 
+TEST_F(ReadDump, TheWorldsMeshMayStandAlone) {
+  const auto with = [&](const std::string& mesh, const std::string& size = "6") {
+    const std::string header = R"({"__metadata__":{"distgrad.rank":"0","distgrad.world_size":")" +
+                               size + R"(","distgrad.mesh":")" + mesh +
+                               R"("},"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+    return file("a.safetensors", sample::safetensors_bytes(header, std::string(8, '\0')));
+  };
+  const Dump dump = read({with(R"({\"dp\":3,\"tp\":2})")});
+  ASSERT_EQ(dump.ranks.at(0).meshes.size(), 1U);
+  EXPECT_EQ(dump.ranks[0].meshes[0].axes[1].name, "tp");
+  EXPECT_THAT(dump.ranks[0].meshes[0].ranks, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_TRUE(read({with("{}")}).ranks[0].meshes.empty());
+  EXPECT_THAT(refusal(with(R"({\"dp\":3,\"tp\":2})", "4")),
+              HasSubstr("a mesh of 6 ranks, and world_size 4"));
+  EXPECT_THAT(refusal(with("[2]")), HasSubstr("mesh is not an object"));
+  EXPECT_THAT(refusal(with(R"({\"dp\":0})")), HasSubstr("the size of an axis is not"));
+}
+
 // Any byte of a good file changed, or its end cut off: read or refused, never worse (under
 // sanitizers).
 TEST_F(ReadDump, NoBrokenFileDoesHarm) {

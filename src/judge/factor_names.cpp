@@ -32,11 +32,13 @@ std::string amount_text(double magnitude) {
   return ratio_text(magnitude) + (magnitude < 1 ? " of" : " times");
 }
 
+// Returns the ratio of small numbers that the magnitude is, unless many numbers are so near to one.
 std::optional<double> small_ratio_near(double magnitude, double precision, bool narrow) {
-  const int most = narrow ? 4 : 16;  // the less exact the factors, the more numbers are near some
-                                     // ratio
+  constexpr double kMostByChance = 0.1;
+  const int most = narrow ? 4 : 16;
   for (int denominator = 1; denominator <= most; ++denominator) {
     const double value = std::round(magnitude * denominator) / denominator;
+    if (denominator * denominator * value * precision > kMostByChance) break;
     if (value != 0 && value <= 16 && value != 1 && is_near(magnitude, value, precision))
       return value;
   }

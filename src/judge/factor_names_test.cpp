@@ -62,6 +62,12 @@ TEST(FactorNames, OtherConstantsAreWhatTheyAre) {
             "65536 times the reference (2^16: a loss scale that was not taken out again?)");
 }
 
+TEST(FactorNames, ARatioThatIsNearByChanceIsNotNamed) {
+  EXPECT_EQ(names.name(11.3569, 1e-4).of("the reference"), "11.4 times the reference");  // 159/14
+  EXPECT_EQ(names.name(159.0 / 14, kWide).of("the reference"), "159/14 times the reference");
+  EXPECT_EQ(names.name(3.3, 1e-4).of("the reference"), "33/10 times the reference");
+}
+
 TEST(FactorNames, WhatIsNotOneIsNotPrintedAsOne) {
   EXPECT_EQ(names.name(1.0004, kWide).of("the reference"), "1.0004 times the reference");
   EXPECT_EQ(names.name(0.9999991, kWide).of("the reference"), "0.999999 times the reference");
