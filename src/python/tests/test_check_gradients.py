@@ -707,6 +707,68 @@ def with_owners(change=lambda model: None, is_sent=True, is_told=True):
     return asked(model, averaged(model, change=leave_to_owners), optimizer=optimizer)
 
 
+def logged_mean(loss):
+    """Returns the mean of the ranks' losses, in the memory of this one, as a trainer logs it."""
+    loss = loss.detach()
+    dist.all_reduce(loss)
+    return loss.div_(dist.get_world_size())
+
+
+def in_one_buffer(factor):
+    """Returns what was found where p.grad are views of one buffer, which is reduced; whether they
+    are views afterwards; and whether they hold what they held."""
+    model = Model().double()
+    buffer, begin = torch.full((sum(p.numel() for p in model.parameters()),), 7.0).double(), 0
+    for p in model.parameters():
+        p.grad = buffer[begin:begin + p.numel()].view_as(p)
+        begin += p.numel()
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        buffer.zero_()
+        loss = model(x).square().mean()
+        loss.backward()
+        dist.all_reduce(buffer)
+        buffer.mul_(factor / dist.get_world_size())
+        return loss
+
+    report = asked(model, step)
+    are_views = all(p.grad.untyped_storage().data_ptr() == buffer.data_ptr()
+                    for p in model.parameters())
+    return report, are_views, bool((buffer == 7).all())
+
+
+def frozen_on_rank_1(is_used, **more):
+    """Judges a model of which rank 1 has a frozen layer, and its own data unless is_used is False,
+    when its loss does not depend on that layer."""
+    model = Model().double()
+    model.first.requires_grad_(dist.get_rank() != 1)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(dist.get_rank())).double()
+
+    def step():
+        model.zero_grad()
+        hidden = model.first(x) if is_used or dist.get_rank() != 1 else x.new_ones(5, 6)
+        loss = model.second(model.norm(hidden)).square().mean()
+        loss.backward()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        return loss
+
+    return asked(model, step, **more)
+
+
+def mean_of_all_so_far():
+    losses = []
+
+    def ends(loss):
+        losses.append(float(loss))
+        return sum(losses) / len(losses)
+
+    return ends
+
+
 def in_float64(dtype, factor):
     """Returns what was found in float64, and whether all was put back."""
     model = Model().to(dtype)
@@ -861,6 +923,12 @@ def everything():
         found[f"gathered, {reduces}"] = asked(*gathered(reduces))
     model_and_step = with_teacher()
     before = [p.clone() for p in model_and_step[0].parameters()]
+    found["logged"] = asked(model, averaged(model, ends=logged_mean))
+    found["in one buffer"] = [in_one_buffer(factor) for factor in (1, 2)]
+    found["frozen on rank 1"] = [
+        frozen_on_rank_1(True), frozen_on_rank_1(True, copies="first.*"),
+        frozen_on_rank_1(True, pieces="first.*"), frozen_on_rank_1(False)]
+    found["all so far"] = asked(model, averaged(model, ends=mean_of_all_so_far()))
     found["teacher"] = asked(*model_and_step)
     found["teacher is back"] = all(map(torch.equal, before, model_and_step[0].parameters()))
     found["teacher alike"] = asked(*with_teacher(0))
@@ -885,6 +953,8 @@ def everything():
            "no objective": lambda: distgrad.check_gradients(model, averaged(model), "avg"),
            "a vector": lambda: distgrad.check_gradients(
                model, averaged(model, ends=lambda loss: loss.expand(2))),
+           "two losses": lambda: distgrad.check_gradients(
+               model, averaged(model, ends=lambda loss: [loss, loss])),
            "no loss": lambda: distgrad.check_gradients(
                model, averaged(model, ends=lambda loss: None))}
     found["bad"] = {name: raised(call) for name, call in bad.items()}
@@ -1446,7 +1516,35 @@ class CheckGradients(unittest.TestCase):
             for report in (not_sent, untold):
                 self.assertEqual(report["verdict"], "wrong", report["text"])
             self.assertNotIn("ZeRO", not_sent["text"])
+            self.assertRegex(" ".join(not_sent["text"].split()), r"on rank \d alone, and"
+                             r" optimizer.step\(\) does not move all copies alike")
             self.assertIn("as with ZeRO, give `optimizer`", " ".join(untold["notes"]))
+
+    def test_a_loss_that_is_reduced_in_place_after_backward_is_no_mistake(self):
+        report = self.on_all_ranks("logged")
+        self.assertEqual(report["verdict"], "right", report["text"])
+
+    def test_gradients_stay_views_of_the_buffer_that_is_reduced(self):
+        for right, doubled in (found["in one buffer"] for found in self.found):
+            self.assertEqual(right[0]["verdict"], "right", right[0]["text"])
+            self.assertEqual(right[0]["notes"], [])
+            factors = {f for w in doubled[0]["wrong"] for f in w["factors"].values()}
+            self.assertEqual({round(f, 6) for f in factors}, {2.0}, doubled[0]["text"])
+            self.assertEqual(right[1:] + doubled[1:], (True, True, True, True))
+
+    def test_what_is_trained_on_some_ranks_and_frozen_on_others_is_not_decided(self):
+        for unknown, copies, pieces, unused in (f["frozen on rank 1"] for f in self.found):
+            self.assertEqual(unknown["verdict"], "undecided", unknown["text"])
+            # A bias before a norm changes nothing.
+            self.assertIn("first.weight: frozen on rank 1", unknown["reason"])
+            self.assertEqual(copies["verdict"], "wrong", copies["text"])
+            self.assertEqual(copies["wrong"][0]["parameters"], ["first.weight"])
+            self.assertNotIn("frozen", pieces["text"])
+            self.assertEqual(unused["verdict"], "right", unused["text"])
+
+    def test_a_step_that_keeps_losses_is_not_judged(self):
+        self.assertIn("it keeps something from one run to the next",
+                      " ".join(self.on_all_ranks("all so far")["text"].split()))
 
     def test_gradients_that_are_added_to_are_noted(self):
         report = self.on_all_ranks("not cleared")
@@ -1645,6 +1743,7 @@ class CheckGradients(unittest.TestCase):
                  "no step": "step is to be a function",
                  "no such name": "copies: no parameter is named '9.weight'",
                  "objective raises": "objective(losses) raised:\nTraceback",
+                 "two losses": "step() returned two values, which only an objective that is a",
                  "no objective": "objective is to be one of mean, sum, replicated",
                  "a vector": "returned a Tensor of shape [2]: it is to return this rank's loss",
                  "no loss": "step() returned None on every rank"}

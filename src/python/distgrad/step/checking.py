@@ -16,6 +16,7 @@ from ..words import capitalized, ranks_text, some
 from .clipped import Clipped, judge_cuts, unique_norm
 from .clipping import Clipping
 from .errors import StepError
+from .frozen import half_frozen
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge, with_constants
 from .measuring import Measuring, put_back
@@ -200,6 +201,12 @@ class _Check:
                             " outside of `group`, and what these move at the same time may change"
                             " its loss: leave `group` out")
             return report
+        if (judgement.undecided or any(f.factor is None and not f.right for f in judgement.findings)
+                ) and not self._is_the_same(after := runs.run(), base):
+            report.undecide(f"step() gave the loss {base:.9g} before parameters were moved, and"
+                            f" {after:.9g} once they were put back: it keeps something from one run"
+                            " to the next")
+            return report
         if judgement.findings or judgement.undecided or judgement.is_suspicious:
             if again := self._without_casts(known, gradients, base):
                 measuring, judgement = again
@@ -207,7 +214,12 @@ class _Check:
             self._dispute(report, judgement, measuring,
                           lambda: self._judged(known, gradients, base, measuring.cast_to))
         self._fill(report, judgement, known, gradients, measuring.shared)
-        self._note_alone(report, alone)
+        self._note_alone(report, alone, known)
+        if text := half_frozen(runs, known, base, self._options.pieces):
+            if not report.wrong:
+                report.undecide(text)
+                return report
+            self._notes.append(text)
         # In a short dtype cotangents have errors as large as the differences between places.
         if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
@@ -307,12 +319,12 @@ class _Check:
         runs, entry = self._runs, self._runs.entry_gradients()
         had = any(runs.gather(any(g is not None for g in entry.values())))
         since = calls_entered()
-        loss, found, calls = runs.run_as_it_is(_copies(entry) if had else None)
+        loss, found, calls = runs.run_as_it_is(entry if had else None)
         self._outside = union(runs.gather(sorted(
             met_outside(runs.team.global_ranks, since, runs.ended))))
         runs.waited_for = frozenset(union(calls))
         if had:
-            runs.run(_copies(entry))
+            runs.run(entry)
         return loss, found, runs.found_gradients() if had else None, told(calls)
 
     def _note_dtype(self, _key, x):
@@ -615,10 +627,15 @@ class _Check:
                                " moves all copies alike, so it was taken for that of all")
         return left
 
-    def _note_alone(self, report, alone):
+    def _note_alone(self, report, alone, known):
         wrong = {name for w in report.wrong for name in w.parameters}
         names = list(dict.fromkeys(p.name for p, _ in alone if p.name in wrong))
-        if names and self._options.optimizer is None:
+        if names and self._options.optimizer is not None:
+            self._notes += [
+                f"p.grad of {p.name} is on rank {owner} alone, and optimizer.step() does not move"
+                f" {'it' if self._updates(known)[p.key].stay_copies else 'all copies alike'}"
+                for p, owner in alone if p.name in names]
+        elif names:
             self._notes.append(f"p.grad of {_some(names)} is None on all ranks but one: if the"
                                " update of that rank is sent to the others, as with ZeRO, give"
                                " `optimizer`, and that is checked")
@@ -652,10 +669,6 @@ class _Check:
 def _moves(measuring, keys):
     """Yields Measurements of these pieces along other directions than the judge's."""
     return (measuring.measure(keys, seed, alike=False) for seed in _HELD_SEEDS)
-
-
-def _copies(tensors):
-    return {name: None if x is None else x.clone() for name, x in tensors.items()}
 
 
 def _some(names):

@@ -339,9 +339,10 @@ class Judge:
         known = None if factor is not None else self._known_gradient([key], True)
         if known is not None and self._compare_with_known(key, *known):
             return None
-        if factor is None and found.ratio() is None and not self._is_resolved(found):
-            return self._undecide([key], "it differs from the derivative by too little to be sure"
-                                  " beside rounding")
+        if factor is None and found.ratio() is None and not any(map(self._is_resolved,
+                                                                    (found, again))):
+            return self._undecide([key], "along the directions that were tried, it differs from the"
+                                  " derivative by too little to be sure beside rounding")
         if factor is not None or all(s.size == 0 for s in found.said[key].values()):
             factor = factor or 0.0
             return self._add(Finding(_kind_of([factor]), [self._name(key)],

@@ -19,7 +19,7 @@ from ..transport import line_of
 from .clipping import Uncut
 from .errors import StepError
 from .roots import Begun, Roots, can_end
-from .variables import gradient_of, local_of, named_parameters, under_one_name
+from .variables import gradient_of, local_of, matches, named_parameters, under_one_name
 
 OBJECTIVES = ("mean", "sum", "replicated")
 
@@ -94,7 +94,10 @@ class Runs(Repeated):
     def __init__(self, model, step, objective, team, copies=()):
         super().__init__(team)
         self.model, self.objective = model, objective
-        self.parameters = under_one_name(named_parameters(model), copies)
+        trained = named_parameters(model)
+        anywhere = union(self.gather(list(trained))) if copies else ()
+        self.parameters = under_one_name(
+            trained | named_parameters(model, [n for n in anywhere if matches(n, copies)]), copies)
         self._step = step
         self.place = self.gather(line_of(step))[0]
         # _begins_at is the last whole run's (loss, what backward began at, how often, whether these
@@ -113,14 +116,14 @@ class Runs(Repeated):
         rank of asynchronous calls that were not waited for)."""
         found = {}
         loss = self.run(gradients, lambda: found.update(self.found_gradients()))
+        self._state.note_kept_gradients()
         return loss, found, self.gather(self._unwaited)
 
     def run(self, gradients=None, at_return=lambda: None):
         """Returns the declared loss, a float64. First p.grad is set to gradients {name: tensor or
-        None}, or to None. at_return() is called as soon as step() returns."""
+        None}, or to none. at_return() is called as soon as step() returns."""
         self._state.put_back()
-        for name, p in self.parameters.items():
-            p.grad = None if gradients is None else gradients[name]
+        self._state.set_gradients(gradients)
         self.losses = self.once(lambda: self._loss_of_a_run(at_return))
         return self._declared()
 
@@ -141,8 +144,7 @@ class Runs(Repeated):
                 self._ends = (False if "no" in states else True if set(states) == {"yes"} else None)
             return found
         self._state.put_back()
-        for p in self.parameters.values():
-            p.grad = None
+        self._state.set_gradients(None)
         self.losses = self.once(self._loss_when_backward_begins)
         return self._declared()
 
@@ -153,8 +155,10 @@ class Runs(Repeated):
             at_return()
         self._unwaited = calls.texts()
         value = self._plain_loss(found)
+        # The user's code may reduce the loss in place, to log it, once backward is done.
         is_the_same = (roots.count == 1 and isinstance(found, torch.Tensor)
-                       and found.data_ptr() == roots.root.data_ptr() and bool(value))
+                       and found.data_ptr() == roots.root.data_ptr() and bool(value)
+                       and value == roots.total)
         self._begins_at = value, roots.total, roots.count, is_the_same
         return value
 
@@ -182,10 +186,22 @@ class Runs(Repeated):
         raise TypeError(f"step() returned a {type(value).__name__}{shape}: it is to return this"
                         " rank's loss, one number")
 
+    @contextlib.contextmanager
+    def moved(self, p, values):
+        """Gives a parameter that is not trained these values for the runs inside this context."""
+        local = local_of(p.detach())
+        before, self._state.left_alone = local.clone(), p
+        try:
+            local.copy_(values)
+            yield
+        finally:
+            local.copy_(before)
+            self._state.left_alone = None
+
     def restore(self):
         """Leaves everything as it was before the first run, gradients too."""
         self._state.put_back()
-        self._state.put_gradients_back()
+        self._state.set_gradients(self._state.gradients)
 
     def begun(self):
         """Returns how often the last whole run began backward on this rank."""
@@ -213,10 +229,10 @@ class Runs(Repeated):
             except (TypeError, ValueError):
                 raise TypeError(f"objective(losses) returned a {type(value).__name__}: it is to"
                                 " return one number") from None
-        values = list(map(without_count, known))
-        if self.objective == "sum":
-            return sum(values)
-        return sum(values) / len(values)
+        if any(isinstance(loss, tuple) for loss in known):
+            raise TypeError("step() returned two values, which only an objective that is a function"
+                            " gets, as (loss, count): it is to return this rank's loss")
+        return sum(known) / (1 if self.objective == "sum" else len(known))
 
 
 def union(by_rank):
@@ -247,24 +263,41 @@ class State:
     def __init__(self, model, parameters):
         self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
         self._untrained = _in_main_memory(model)
+        self.left_alone = None  # This one of them is not put back.
         self._random = random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
                           for name, p in parameters.items()}
         self._parameters = parameters
+        # Gradients may be views of one buffer, which a step reduces.
+        self._kept = {name: p.grad for name, p in parameters.items()
+                      if p.grad is not None and not p.grad.is_sparse}
+
+    def note_kept_gradients(self):
+        """Forgets the tensors that a run replaced by others: a step gets the others again."""
+        self._kept = {name: kept for name, kept in self._kept.items()
+                      if self._parameters[name].grad is kept}
+
+    def set_gradients(self, gradients):
+        """Sets p.grad to copies of these, or to none, which is 0 in a tensor that a step keeps."""
+        for name, p in self._parameters.items():
+            value = None if gradients is None else gradients[name]
+            kept = self._kept.get(name)
+            if kept is None:
+                p.grad = None if value is None else value.clone()
+                continue
+            local = local_of(kept.detach())
+            _ = local.zero_() if value is None else local.copy_(local_of(value))
+            p.grad = kept
 
     def put_back(self):
         with torch.no_grad():
             for tensor, value in self._buffers:
                 local_of(tensor).copy_(value)
             for tensor, value, sums in self._untrained:
-                if _is_changed(tensor, value, sums):
+                if tensor is not self.left_alone and _is_changed(tensor, value, sums):
                     local_of(tensor).copy_(value)
         for put, state in self._random:
             put(state)
-
-    def put_gradients_back(self):
-        for name, p in self._parameters.items():
-            p.grad = self.gradients[name]
 
 
 def _in_main_memory(model):

@@ -65,10 +65,11 @@ def gradient_of(p):
     return (g.to_dense() if g.is_sparse else g).clone()
 
 
-def named_parameters(model):
-    """Returns {name: parameter} of those that are trained and have a part in this process."""
+def named_parameters(model, frozen=()):
+    """Returns {name: parameter} of those that are trained, or have one of the names in `frozen`,
+    and have a part in this process."""
     return {plain(name): p for name, p in model.named_parameters()
-            if p.requires_grad and local_of(p).numel()}
+            if (p.requires_grad or plain(name) in frozen) and local_of(p).numel()}
 
 
 def under_one_name(parameters, copies):

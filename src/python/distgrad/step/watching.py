@@ -25,7 +25,8 @@ class Arrivals:
 
     def __enter__(self):
         for name, p in self._parameters.items():
-            self._handles.append(p.register_hook(self._hook(name)))
+            if p.requires_grad:
+                self._handles.append(p.register_hook(self._hook(name)))
         return self
 
     def __exit__(self, *_):
