@@ -759,6 +759,19 @@ def frozen_on_rank_1(is_used, **more):
     return asked(model, step, **more)
 
 
+class Centered(Model):
+    """Subtracts a running mean, which each forward replaces by another tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("center", torch.zeros(6))
+
+    def forward(self, x):
+        y = self.first(x)
+        self.center = 0.9 * self.center + 0.1 * y.detach().mean(0)
+        return self.second(nn.functional.gelu(y - self.center.detach()))
+
+
 def mean_of_all_so_far():
     losses = []
 
@@ -928,6 +941,11 @@ def everything():
     found["frozen on rank 1"] = [
         frozen_on_rank_1(True), frozen_on_rank_1(True, copies="first.*"),
         frozen_on_rank_1(True, pieces="first.*"), frozen_on_rank_1(False)]
+    centered = Centered().double()
+    del centered.norm
+    center = centered.center
+    found["centered"] = asked(centered, averaged(centered), detached=True)
+    found["center is back"] = centered.center is center and not bool(center.any())
     found["all so far"] = asked(model, averaged(model, ends=mean_of_all_so_far()))
     found["teacher"] = asked(*model_and_step)
     found["teacher is back"] = all(map(torch.equal, before, model_and_step[0].parameters()))
@@ -1541,6 +1559,11 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(copies["wrong"][0]["parameters"], ["first.weight"])
             self.assertNotIn("frozen", pieces["text"])
             self.assertEqual(unused["verdict"], "right", unused["text"])
+
+    def test_a_buffer_that_is_another_tensor_each_time_is_put_back(self):
+        report = self.on_all_ranks("centered")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertTrue(all(found["center is back"] for found in self.found))
 
     def test_a_step_that_keeps_losses_is_not_judged(self):
         self.assertIn("it keeps something from one run to the next",

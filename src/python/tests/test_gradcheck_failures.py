@@ -105,6 +105,29 @@ def random_forward(x):
     return right_sum(x * (1 + torch.rand(x.shape, generator=_noise, dtype=torch.float64)))
 
 
+class Observed(torch.nn.Module):
+    """Divides by a running mean, in an attribute of its own or in a buffer, in place or not."""
+
+    def __init__(self, is_buffer, is_in_place=False):
+        super().__init__()
+        mean = torch.zeros((), dtype=torch.float64)
+        self.is_in_place = is_in_place
+        self.register_buffer("mean", mean) if is_buffer else setattr(self, "mean", mean)
+
+    def forward(self, x):
+        with torch.no_grad():
+            now = reduced(x.abs().mean()) / parts.n()
+            mean = now if float(self.mean) == 0 else self.mean + 0.1 * (now - self.mean)
+            if self.is_in_place:
+                self.mean.copy_(mean)
+            else:
+                self.mean = mean
+        return right_sum(x) / mean
+
+
+KEEPS = "it keeps something from call to call; nothing was judged"
+
+
 def only_integers(x):
     return x.argmax()
 
@@ -150,6 +173,11 @@ OTHERS = {
                             ["y1, [2, 3] at first, is absent"]),
     "random forward": (random_forward, matrix, {}, "undecided",
                        ["nondeterministic", "two runs of the forward at the same inputs differ"]),
+    "a running mean": (Observed(False), matrix, {}, "undecided", [KEEPS]),
+    "a running mean, detached": (Observed(False), matrix, {"detached": True}, "undecided", [KEEPS]),
+    "a running mean in a buffer": (Observed(True), matrix, {"detached": True}, "right", []),
+    "a running mean in a buffer, in place": (Observed(True, True), matrix, {"detached": True},
+                                             "right", []),
     "nothing requires grad": (right_sum, lambda: matrix().detach(), {}, "error",
                               ["no input requires grad on any rank"]),
     "no floating output": (only_integers, matrix, {}, "error",

@@ -127,7 +127,7 @@ class Measurement:
         units = torch.eye(self._columns, dtype=torch.float64)
         rows, missing, graph, first = self._on_a_graph_that_repeats(
             [random[-1], random[-1], zero, *units, *random])
-        constant, rows = rows[2].nan_to_num(posinf=0, neginf=0), rows[3:]
+        begin, constant, rows = rows[0], rows[2].nan_to_num(posinf=0, neginf=0), rows[3:]
         found = Backward((rows[:self._columns] - constant).T, missing, graph=graph)
         found.random = [Sample(c, row - constant) for c, row in zip(random, rows[self._columns:])]
         found.is_linear = all(self._agree(s.gradient, found.matrix @ s.cotangent,
@@ -136,6 +136,9 @@ class Measurement:
         if self._lacks_a_wait(found):
             return self._run(others)  # The race would be blamed on something else; it is now gone.
         if found.is_linear or not self._remembers(found):
+            if first is None and not self._agree(begin - constant, found.matrix @ random[-1],
+                                                 self._room(found.matrix, random[-1])):
+                first = begin  # So was the second.
             if first is not None and found.is_linear and others:
                 found.first = Sample(random[-1], first)
             if bool((constant != 0).any()):

@@ -100,6 +100,13 @@ class Measurement:
         found.evaluations = self._evaluations
         return found
 
+    def keeps_something(self):
+        """Returns whether the inputs as given give something else than first, after runs at others:
+        what is detached may have been held as a constant meanwhile."""
+        first, *_, last = self._move(torch.stack([0 * self._step, self._step, 2 * self._step,
+                                                  0 * self._step]), None)
+        return not (self._is_base(first) and self._is_base(last))
+
     # -- affine?
 
     def _affine(self, eps):
@@ -108,8 +115,7 @@ class Measurement:
         # In float64 shares are no dyadic fractions, as roundings to a narrower dtype inside would
         # leave these exact and stay unseen.
         mixes = _superpositions(step, dyadic=eps > 1e-12)
-        values = self._values(torch.cat([torch.zeros(2, self._count, dtype=torch.float64),
-                                         torch.diag(step), mixes]))
+        values = self._values(torch.cat([self._zeros(2), torch.diag(step), mixes]))
         (base,
          again), moved, mixed = values[:2], values[2:2 + self._count], values[2 + self._count:]
         self._base, size = base, self._size_of(values)
@@ -121,10 +127,18 @@ class Measurement:
         self._step, self._least = step, error
         # An output that small steps changed does depend, even if large steps round by more.
         self._depends = self._depends | self._is_changed(matrix)
-        same = ((base - again).abs() <= 64 * eps * size) | (base.isnan() & again.isnan()) | (
-            base == again)
+        self._same = 64 * eps * size
         return Derivative(matrix, error, affine, matrix, matrix,
-                          torch.zeros_like(matrix, dtype=torch.bool), repeats=bool(same.all()))
+                          torch.zeros_like(matrix, dtype=torch.bool), repeats=self._is_base(again))
+
+    def _is_base(self, again):
+        base = self._base
+        same = ((base - again).abs() <= self._same) | (base.isnan() & again.isnan()) | (
+            base == again)
+        return bool(same.all())
+
+    def _zeros(self, count):
+        return torch.zeros(count, self._count, dtype=torch.float64)
 
     def _is_a_curve(self, found):
         """Returns whether steps far below the noise follow lines, much steeper than what was found

@@ -157,8 +157,8 @@ class Judgement:
         right, room = d.matrix.T @ first.cotangent, self._room_of_all @ first.cotangent.abs()
         is_right = not self._convention and not bool(d.open.any()) and bool(
             ((first.gradient - right).abs() <= room).all())
-        how = ("the first backward is right, and all later ones give another gradient" if is_right
-               else "the first backward gives another gradient than all later ones")
+        how = ("the first backward is right, and later ones give another gradient" if is_right
+               else "the first backward gives another gradient than later ones")
         return [Oddity("nondeterministic", f"{how}: something is kept from call to call")]
 
     def _of_the_whole(self):

@@ -35,7 +35,7 @@ class CannotCheck(Exception):
 
 
 class _IsRandom(Exception):
-    """Says that the forward is random, so that it has no derivative to compare with."""
+    """Says why the forward is no function of its inputs, which has a derivative to compare with."""
 
 
 @dataclass
@@ -100,9 +100,8 @@ class Check:
             return _undecided_beside(outside, report) if outside else report
         except backward.NoBackward as raised:
             return self._without_backward(raised.oddity)
-        except _IsRandom:
-            finding = Finding("nondeterministic", "two runs of the forward at the same inputs"
-                              " differ: nothing was judged")
+        except _IsRandom as why:
+            finding = Finding("nondeterministic", f"{why}; nothing was judged")
             return GradcheckReport("undecided", self._session.size, findings=[finding],
                                    notes=self.notes)
 
@@ -316,7 +315,10 @@ class Check:
         is_new = derivative is None
         derivative = self._derivative(forwards) if is_new else derivative
         if not derivative.repeats:
-            raise _IsRandom
+            raise _IsRandom("two runs of the forward at the same inputs differ")
+        if is_new and forwards.keeps_something():
+            raise _IsRandom("the forward gives something else after runs at other inputs: it keeps"
+                            " something from call to call")
         used = self._computed_in(dtypes, returned, derivative)
         measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]
@@ -523,7 +525,8 @@ class Check:
             every = judgement.kind == "elements" and not bool(judgement.derivative.open.any())
             has_kinks = bool(judgement.derivative.kinks().any())
             but = ", but for what kinks leave open" if has_kinks else ""
-            self._show(f"so at these inputs it is right for every cotangent{but}" if every else
+            self._show("so at these inputs it is right for every cotangent, if it is as linear for"
+                       f" all{but}" if every else
                        "so at these inputs it is right for these cotangents, and along these"
                        " directions")
 

@@ -80,6 +80,7 @@ class Subject:
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
+        self._buffers = []  # (owner's dict, name, buffer or None), as the caller has them
         self._constant, self._known_constants = constant, set()
         self._frozen = []  # These parameters require grad, but are declared constant.
         self._frozen_parameters = []  # (name, parameter, .grad) where the caller requires no grad
@@ -109,6 +110,7 @@ class Subject:
                 leaf.home.grad = None  # This .grad may have another dtype than leaf.data.
                 leaf.home.data = leaf.data
                 leaf.home.grad = leaf.grad
+        self._put_buffers_back()
         for tensor, data in self._held:
             tensor.data = data
         for parameter in self._frozen:
@@ -119,6 +121,11 @@ class Subject:
         for tensor, grad in self._others:
             tensor.grad = grad
         self._random.reset()
+
+    def _put_buffers_back(self):
+        """A forward may give a buffer's name to another tensor."""
+        for names, name, buffer in self._buffers:
+            names[name] = buffer
 
     def prepared(self, moves=None):
         """Returns fresh inputs for one call. moves[i], float64 or None, is added to leaf i."""
@@ -147,6 +154,7 @@ class Subject:
 
     def call(self, prepared, has_backward=True):
         self._random.reset()
+        self._put_buffers_back()
         for tensor, data in self._held:
             tensor.data.copy_(data)
         with torch.enable_grad(), users_device(), self.held:
@@ -245,10 +253,12 @@ class Subject:
                 self._held.append((parameter, parameter.data))
                 if parameter.is_floating_point() and not self._is_constant(name):
                     self._frozen_parameters.append((name, parameter, parameter.grad))
-        for buffer in module.buffers():
-            if id(buffer) not in seen:
-                seen.add(id(buffer))
-                self._held.append((buffer, buffer.data))
+        for owner in module.modules():
+            for name, buffer in owner._buffers.items():
+                self._buffers.append((owner._buffers, name, buffer))
+                if buffer is not None and id(buffer) not in seen:
+                    seen.add(id(buffer))
+                    self._held.append((buffer, buffer.data))
 
     def _moved(self, leaf, move):
         if move is None:

@@ -261,7 +261,9 @@ class State:
     """Keeps what a step may change and must find again: buffers, random state, gradients."""
 
     def __init__(self, model, parameters):
-        self._buffers = [(b, local_of(b.detach()).clone()) for b in model.buffers()]
+        self._buffers = [(owner._buffers, name, b, local_of(b.detach()).clone())
+                         for owner in model.modules() for name, b in owner._buffers.items()
+                         if b is not None]
         self._untrained = _in_main_memory(model)
         self.left_alone = None  # This one of them is not put back.
         self._random = random_states()
@@ -291,7 +293,8 @@ class State:
 
     def put_back(self):
         with torch.no_grad():
-            for tensor, value in self._buffers:
+            for names, name, tensor, value in self._buffers:
+                names[name] = tensor  # A step may have given the name to another tensor.
                 local_of(tensor).copy_(value)
             for tensor, value, sums in self._untrained:
                 if tensor is not self.left_alone and _is_changed(tensor, value, sums):

@@ -565,6 +565,13 @@ def with_noise(g, x):
 
 _noise = torch.Generator()
 _first = set()  # These groups have had their first backward.
+_count = {}  # {group: how many backwards wrong_twice() has done}
+
+
+def wrong_twice(g, x):
+    """Leaves the sum out twice, as before something is set up."""
+    _count[group()] = count = _count.get(group(), 0) + 1
+    return reduced(g) if count > 2 else g
 
 
 def right_first(g, x):
@@ -643,7 +650,9 @@ BEHAVIOURS = [
     behaving("one buffer for all", one_buffer, "stale-or-aliased", "called twice in one graph"),
     behaving("noise", with_noise, "nondeterministic"),
     behaving("right the first time", right_first, "nondeterministic",
-             "first backward is right, and all later ones give another gradient", alone=False),
+             "first backward is right, and later ones give another gradient", alone=False),
+    behaving("wrong the first two times", wrong_twice, "nondeterministic",
+             "first backward gives another gradient than later ones", alone=False),
     Case("nobody waits, of random directions", function(reduced, not_waited_for),
          lambda: matrix(20, 30), "nondeterministic", alone=False, options={"basis": False},
          words=("Nobody waits in time for all_reduce (wrong.py:",)),
