@@ -113,11 +113,11 @@ class MetadataReader {
     if (!axes.is_object()) refuse("metadata: mesh is not an object");
     if (axes.empty()) return;
     DumpMesh mesh;
-    mesh.ranks.resize(static_cast<std::size_t>(read_axes(axes, mesh)));
+    const auto size = static_cast<int>(read_axes(axes, mesh));
+    if (size != dump_.world_size.value_or(size))
+      refuse("metadata: a mesh of {} ranks, and world_size {}", size, *dump_.world_size);
+    mesh.ranks.resize(static_cast<std::size_t>(size));
     std::iota(mesh.ranks.begin(), mesh.ranks.end(), 0);
-    if (dump_.world_size.value_or(mesh.ranks.size()) != mesh.ranks.size())
-      refuse("metadata: a mesh of {} ranks, and world_size {}", mesh.ranks.size(),
-             *dump_.world_size);
     dump_.meshes.push_back(std::move(mesh));
   }
 

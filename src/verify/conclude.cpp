@@ -92,8 +92,6 @@ class Concluding {
   // Asks for each rank's loss by itself, so that a diagnosis knows every objective. Returns false
   // if that is known.
   bool ask_for_every_rank() {
-    if (needs_differences(truth_.asked.program.steps))
-      return false;  // differences give every rank's anyway
     auto weights = weights_to_ask(truth_.asked.program, case_.objective, Detail::kEveryRank);
     if (weights.size() <= truth_.asked.weights.size()) return false;
     SimulateRequest request = truth_.asked;

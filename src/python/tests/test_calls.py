@@ -313,6 +313,14 @@ class Calls(unittest.TestCase):
         self.assertEqual({name: case["verdict"] for name, case in cases.items()},
                          dict.fromkeys(("loss", "replicated", "synchronised", "large"), "match"))
 
+    def test_all_objectives_that_the_gradients_are_right_for_are_told(self):
+        self.write("one_loss", {"world_size": 2, "inputs": INPUTS, "steps": [], "objective": "sum",
+                                "loss": {"call": "python:wrong.py:identity_backward_in_a_loss",
+                                         "args": ["x", "w"]}})
+        done = subprocess.run([DISTGRAD, "run", str(self.folder), "--python", sys.executable,
+                               "--allow-code"], capture_output=True, text=True)  # without a report
+        self.assertRegex(done.stdout, '(?s)the objective "mean" .* and "replicated" ', done.stderr)
+
     def test_what_breaks_costs_its_case_only(self):
         for name in ("raises", "raises_odd_text", "raises_a_book", "exits", "dies", "blocks",
                      "leaves_a_thread", "leaves_another_dtype_and_folder"):

@@ -76,6 +76,10 @@ def summed_twice(x, w):
     return _Sum.apply(_Copy.apply(x * w))
 
 
+def identity_backward_in_a_loss(x, w):
+    return identity_backward(x, w).square().sum()
+
+
 def identity_beside_detach(x, w):
     y = _Identity.apply(x * w)
     print("mean", y.detach().mean().item())
