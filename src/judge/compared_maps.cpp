@@ -39,13 +39,14 @@ std::size_t group_size(const ComparedMaps& maps, std::size_t rank) {
   return ranks ? ranks->size() : maps.m.world_size();
 }
 
-bool is_by_group_size(const ComparedMaps& maps, bool divided) {
-  return for_all(maps, [&](const PieceOf& to, const PieceOf&, const Block& seen,
-                           const Block& right) {
-    if (right.is_zero) return seen.is_zero;
-    const auto size = static_cast<double>(group_size(maps, to.rank));
-    return seen.of_right && std::abs(*seen.of_right - (divided ? 1 / size : size)) <= 1e-9 * size;
-  });
+bool is_by_group_size(const ComparedMaps& maps, double (*factor)(double group, double world)) {
+  const auto world = static_cast<double>(maps.m.world_size());
+  return for_all(
+      maps, [&](const PieceOf& to, const PieceOf&, const Block& seen, const Block& right) {
+        if (right.is_zero) return seen.is_zero;
+        const auto size = static_cast<double>(group_size(maps, to.rank));
+        return seen.of_right && std::abs(*seen.of_right - factor(size, world)) <= 1e-9 * size;
+      });
 }
 
 bool shares_list(const std::vector<std::vector<int>>& partition, std::size_t a, std::size_t b) {

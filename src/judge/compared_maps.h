@@ -37,10 +37,10 @@ bool copies_where(const ComparedMaps& maps, const Counts& counts) {
                  });
 }
 
-// Returns the one number by which everything right was multiplied. is_by_group_size tests for each
-// group's own size, or 1 / size, in its place.
+// Returns the one number by which everything right was multiplied. is_by_group_size tests for what
+// factor() makes of the sizes of each group and of the world, in its place.
 std::optional<double> common_factor(const ComparedMaps&);
-bool is_by_group_size(const ComparedMaps&, bool divided);
+bool is_by_group_size(const ComparedMaps&, double (*factor)(double group, double world));
 
 // Returns the size of the group that the rank is in.
 std::size_t group_size(const ComparedMaps&, std::size_t rank);

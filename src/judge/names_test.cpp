@@ -337,6 +337,27 @@ TEST(Names, CoefficientsAreRelativeToWhatIsRight) {
   EXPECT_EQ(own.coefficients[1], (std::vector<double>{0, 4, 0, 0}));
 }
 
+TEST(Names, OfAMeanThatDividesByTheWorldsSize) {
+  const auto of = [](int ranks, int split) {
+    const auto group_of = [=](int rank) { return rank < split ? 0 : 1; };
+    MatrixWorld world(ranks, a_call(kAllReduce, ReduceOp::kAvg), {2}, {2},
+                      by_coefficients([=](int r, int k) {
+                        const double size = r < split ? split : ranks - split;
+                        return group_of(r) == group_of(k) ? 1 / size : 0;
+                      }));
+    std::vector<std::vector<int>> lists(2);
+    for (int r = 0; r < ranks; ++r) lists[static_cast<std::size_t>(group_of(r))].push_back(r);
+    world.program.groups = {{"tp", lists, false}};
+    std::get<CollectiveCall>(world.program.steps[0].what).group = "tp";
+    return world.found(by_coefficients(
+        [=](int r, int k) { return group_of(r) == group_of(k) ? 1.0 / ranks : 0; }));
+  };
+  EXPECT_EQ(of(5, 3).finding, "scaled");
+  EXPECT_EQ(of(5, 3).happened, "divided by the world's size, and not by the group's.");
+  EXPECT_EQ(of(4, 2).finding, "scaled");
+  EXPECT_THAT(of(4, 2).happened, HasSubstr("once more, or by the world's size in place of the"));
+}
+
 // The report's matrices, made of the blocks' numbers, are those that were planted.
 TEST(Names, MatricesAreThoseOfTheBackward) {
   MatrixWorld world = summed(2, {2});

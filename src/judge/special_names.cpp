@@ -143,15 +143,24 @@ bool sums_to_all(const ComparedMaps& maps) {
                                         call.op == ReduceOp::kPremulSum);
 }
 
+double times_size(double group, double) { return group; }
+double over_size(double group, double) { return 1 / group; }
+double size_of_world(double group, double world) { return group / world; }
+
 std::string sums_twice(const ComparedMaps& maps) {
-  if (!sums_to_all(maps) || !is_by_group_size(maps, false)) return "";
+  if (!sums_to_all(maps) || !is_by_group_size(maps, times_size)) return "";
   return "is the right one multiplied by the group's size, as if summed twice.";
 }
 
 std::string is_scaled(const ComparedMaps& maps) {
   if (is_wrong_only_at_ties(maps)) return "";  // what is right there is a share of it
-  if (is_by_group_size(maps, false)) return "is the right one multiplied by the group's size.";
-  if (is_by_group_size(maps, true)) return "is the right one divided by the group's size.";
+  if (is_by_group_size(maps, times_size)) return "is the right one multiplied by the group's size.";
+  const bool by_the_world = is_of(maps, ReduceOp::kAvg) && is_by_group_size(maps, size_of_world);
+  if (is_by_group_size(maps, over_size))
+    return by_the_world ? "is the right one divided by the group's size once more, or by the "
+                          "world's size in place of the group's."
+                        : "is the right one divided by the group's size.";
+  if (by_the_world) return "divided by the world's size, and not by the group's.";
   const auto factor = common_factor(maps);
   if (!factor || *factor == 1) return "";
   return "is " + factor_of_exact(*maps.m.program, *factor).of("the right one") + ".";

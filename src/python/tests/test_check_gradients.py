@@ -772,6 +772,28 @@ class Centered(Model):
         return self.second(nn.functional.gelu(y - self.center.detach()))
 
 
+def in_mixed_precision(divisor, reduce_dtype):
+    """Judges a model that FSDP gathers in bfloat16, whose loss is divided before backward."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce_dtype)
+    for part in (model[0], model):
+        fully_shard(part, mesh=init_device_mesh("cpu", (dist.get_world_size(),)), mp_policy=policy)
+    x = torch.randn(8, 8, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def step():
+        model.zero_grad()
+        loss = model(x).float().square().mean()
+        (loss / divisor).backward()
+        return loss
+
+    report = asked(model, step)
+    return {**report, "dtypes after it": str(model(x).dtype)}
+
+
 def mean_of_all_so_far():
     losses = []
 
@@ -941,6 +963,8 @@ def everything():
     found["frozen on rank 1"] = [
         frozen_on_rank_1(True), frozen_on_rank_1(True, copies="first.*"),
         frozen_on_rank_1(True, pieces="first.*"), frozen_on_rank_1(False)]
+    for divisor, dtype in ((1, torch.bfloat16), (3, torch.float32)):
+        found[f"mixed precision, {divisor}, {dtype}"] = in_mixed_precision(divisor, dtype)
     centered = Centered().double()
     del centered.norm
     center = centered.center
@@ -1559,6 +1583,16 @@ class CheckGradients(unittest.TestCase):
             self.assertEqual(copies["wrong"][0]["parameters"], ["first.weight"])
             self.assertNotIn("frozen", pieces["text"])
             self.assertEqual(unused["verdict"], "right", unused["text"])
+
+    def test_the_loss_is_measured_without_fsdps_mixed_precision(self):
+        report = self.on_all_ranks("mixed precision, 1, torch.bfloat16")
+        self.assertEqual(report["verdict"], "right", report["text"])
+        self.assertIn("FSDP gathers parameters in bfloat16", " ".join(report["notes"]))
+        self.assertEqual(report["dtypes after it"], "torch.bfloat16")
+        report = self.on_all_ranks("mixed precision, 3, torch.float32")
+        wrong, = report["wrong"]
+        self.assertEqual(len(wrong["parameters"]), 6, report["text"])
+        self.assertRegex(wrong["text"][0], "^p.grad is 0.33.* 1 over the number of ranks")
 
     def test_a_buffer_that_is_another_tensor_each_time_is_put_back(self):
         report = self.on_all_ranks("centered")

@@ -280,6 +280,7 @@ class Command(unittest.TestCase):
                 ([f"{mine}:Sum", "--input", "open('x')"],
                  "--input open('x'): name 'open' is not defined"),
                 ([f"{mine}:Sum", "--input", "arange(3)"], "no input requires grad on any rank"),
+                ([f"{mine}:Sum", "--input", "randn(3, dtype=complex128)"], "x is complex: check"),
                 ([f"{mine}:Sum", "--input", "ones(2)", "--ranks", "100", "--backend", "nccl"],
                  "100 ranks need a GPU each"),
                 ([f"{mine}:Sum", "--input", "randn(2"], "--input randn(2: '(' was never closed"),

@@ -470,7 +470,8 @@ def _evaluated(options, rank, world_size, device):
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             leaf = leaf.detach().clone().to(device)
-            return leaf.requires_grad_(kind == "input" and leaf.is_floating_point())
+            return leaf.requires_grad_(kind == "input" and (leaf.is_floating_point()
+                                                            or leaf.is_complex()))
 
         value = exchanged(value, placed)
         if name is not None:

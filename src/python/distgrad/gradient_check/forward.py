@@ -103,8 +103,8 @@ class Measurement:
     def keeps_something(self):
         """Returns whether the inputs as given give something else than first, after runs at others:
         what is detached may have been held as a constant meanwhile."""
-        first, *_, last = self._move(torch.stack([0 * self._step, self._step, 2 * self._step,
-                                                  0 * self._step]), None)
+        first, *_, last = self._move(torch.stack([share * self._step for share in (0, 1, 0.5, 0)]),
+                                     None)
         return not (self._is_base(first) and self._is_base(last))
 
     # -- affine?

@@ -371,11 +371,12 @@ class Check:
         found, places = self._session.with_detached_held(
             forwards.run, None if declared is True else tuple(declared))
         unknown = [] if declared is True else [line for line in declared if line not in places]
-        if unknown or not places:
+        if unknown:
             _, known = self._session.with_detached_held(lambda: None)
-            where = f"at {', '.join(unknown)}" if unknown else "anywhere"
-            raise CannotCheck(f"detached: the function detaches nothing {where}"
+            raise CannotCheck(f"detached: the function detaches nothing at {', '.join(unknown)}"
                               + (f"; it does at {', '.join(known)}" if known else ""))
+        if not places:
+            self._note("The function detaches nothing.")
         if found is None:
             raise CannotCheck(f"detached: what is detached at {', '.join(places)} is written to, or"
                               " is not the same in each call: it cannot be held as a constant")
@@ -533,8 +534,9 @@ class Check:
     def _report(self, judgements):
         findings, derivative = list(self._races), judgements[0].derivative
         for found in [*(judgement.findings for judgement in judgements), self._backward_races]:
-            known = {(f.name, tuple(f.measured), f.text) for f in findings}
-            findings += [f for f in found if (f.name, tuple(f.measured), f.text) not in known]
+            # A formula in a narrow dtype is known less well, so it is not another finding.
+            known = {(f.name, *f.inputs, *f.outputs, f.text) for f in findings}
+            findings += [f for f in found if (f.name, *f.inputs, *f.outputs, f.text) not in known]
         for note in [note for judgement in judgements for note in judgement.notes]:
             self._note(note)
         first = judgements[0]

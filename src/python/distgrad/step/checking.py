@@ -31,6 +31,7 @@ from .subgroups import subgroups
 from .variables import described, digest, local_of, matches, named_parameters
 from .variables import pieces, plain
 from .watching import Added, Arrivals
+from .whole_precision import short_dtypes, whole_precision
 from .widened import differ, in_float64
 from .wording import is_clipped
 from .wording import described as described_finding
@@ -113,6 +114,7 @@ class _Check:
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
         self._is_short = False  # Whether modules give a short dtype, without which all was measured
         self._clipped = None  # It becomes a Clipped.
+        self._gathered = []  # FSDP gathers parameters in these dtypes, as texts.
         self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
 
     def report(self, own=None):
@@ -195,7 +197,10 @@ class _Check:
             report.undecide(f"the gradients of {_some(names)} are not finite on"
                             f" {ranks_text(ranks)}")
             return report
-        measuring, judgement = self._judged(known, gradients, base)
+        # What FSDP casts is known beforehand.
+        self._gathered = union(runs.gather(sorted(map(str, short_dtypes(runs.model)))))
+        whole = self._without_casts(known, gradients, base) if self._gathered else None
+        measuring, judgement = whole or self._judged(known, gradients, base)
         if self._outside and (judgement.findings or judgement.undecided):
             report.undecide(f"step() also communicates with {ranks_text(sorted(self._outside))},"
                             " outside of `group`, and what these move at the same time may change"
@@ -207,7 +212,9 @@ class _Check:
                             f" {after:.9g} once they were put back: it keeps something from one run"
                             " to the next")
             return report
-        if judgement.findings or judgement.undecided or judgement.is_suspicious:
+        is_short = measuring.dtype in (torch.bfloat16, torch.float16)
+        if not whole and (judgement.findings or judgement.undecided or judgement.is_suspicious
+                          or is_short and judgement.too_small):
             if again := self._without_casts(known, gradients, base):
                 measuring, judgement = again
         if judgement.findings and not self._options.detached:
@@ -230,6 +237,9 @@ class _Check:
             self._note_other_values(known, gradients, report)
         self._note_rounded(measuring)
         self._note_short_loss()
+        if (report.verdict == "undecided" and measuring.dtype == torch.float32
+                and not any(piece.declared for piece in known)):  # by a DTensor or DDP
+            self._notes.append("float64=True may decide more")
         self._note_blind(report, judgement, measuring)
         if report.verdict == "right":
             self._note_same_data(report, known)
@@ -259,15 +269,24 @@ class _Check:
         for casts, of_rank in runs.gather((list(seen.casts.items()), seen.sent)):
             found.update((d, where) for d, where in casts if d.itemsize < widest.itemsize)
             sent |= of_rank
-        if not found:
+        gathered = self._gathered
+        if not found and not gathered:
             return None
         casts = [f"step() casts to {str(d)[6:]} in {where}" for d, where in found.items()]
+        casts += [f"FSDP gathers parameters in {d[6:]}" for d in gathered]
+        found.update({getattr(torch, d[6:]): "" for d in gathered})
         short = set(map(str, found))
-        if sent & set(found):
+        if sent & set(found) and not gathered:
             self._dtypes |= short
             self._notes += [f"{text}: gradients were held to that" for text in casts]
             return self._judged(known, gradients, base)
-        runs.around_loss = Narrowing(widest).widening
+
+        @contextlib.contextmanager
+        def widened():
+            with Narrowing(widest).widening(), whole_precision(runs.model):
+                yield
+
+        runs.around_loss = widened
         try:
             base = runs.loss()
         except StepError:  # Some code insists on its dtype.
@@ -293,10 +312,14 @@ class _Check:
             counts = {**group_counts(subgroups(self._runs)), **counts}
         holders = {piece.key: piece.holders for piece in known}
         for finding in findings:
-            is_split = any(piece.name in finding.names and piece.key not in finding.keys
-                           for piece in known)
-            ranks = sorted({rank for key in finding.keys for rank in holders[key]})
-            report.wrong.append(described_finding(finding, counts, ranks if is_split else ()))
+            by_ranks = {}  # {ranks to be named: names}
+            for name in finding.names:
+                keys = [piece.key for piece in known if piece.name == name]
+                wrong = [key for key in keys if key in finding.keys]
+                ranks = sorted({r for key in wrong for r in holders[key]}) if wrong != keys else ()
+                by_ranks.setdefault(tuple(ranks), []).extend(wrong)
+            report.wrong += [described_finding(finding.part(set(keys).__contains__), counts, ranks)
+                             for ranks, keys in by_ranks.items()]
         self._clipped.judge_norms(report, self._notes, gradients, shared)
         self._clipped.report_uneven(report, judgement)
         told = {name for wrong in report.wrong for name in wrong.parameters}

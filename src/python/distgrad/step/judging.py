@@ -294,8 +294,9 @@ class Judge:
         """Returns the factor by which all of these are wrong, or None. Other directions must show
         it, and halves of the pieces: a few wrong pieces among many right ones show one factor for
         all as well, but not in both halves of every split."""
+        found = _likely(found)
         for seed in _SEEDS[1:]:
-            again = self._measuring.measure(keys, seed, alike=False)
+            again = _likely(self._measuring.measure(keys, seed, alike=False))
             if _common(found, again) is None:
                 return None
         if abs(again.ratio() - 1) <= _CLEAR * _slack(found, again):
@@ -400,8 +401,8 @@ class Judge:
                 break
             far = self._measuring.measure([key], seed, size=size, alike=alike)
             near = self._half_of(far, [key], seed, size, alike=alike)
-            near.rounding /= _LIKELY
             near.resolution += near.rounding
+            near = _likely(near)
             if near.resolution < best.resolution:
                 best = near
         return best
@@ -784,6 +785,13 @@ def _differs(said):
     size = max(s.size for s in values) if values else 0.0
     return len(values) > 1 and any(abs(s.value - values[0].value) > _ALIKE * max(
         abs(s.value), abs(values[0].value), 1e-3 * size) for s in values)
+
+
+def _likely(m):
+    """Returns the Measurement with as much room for rounding as it is likely to take."""
+    rounding = m.rounding / _LIKELY
+    return dataclasses.replace(m, resolution=m.resolution - m.rounding + rounding,
+                               rounding=rounding)
 
 
 def _common(first, second):

@@ -149,7 +149,12 @@ class Measuring:
 
     def most_together(self):
         """Returns how many pieces may be moved at once so that an error in each is seen."""
-        return max(1, int(1 / (1.5 * _SEEN * self._curvature)))
+        error = max(map(self.error_of, self.pieces), default=0.0)
+        most = max(1, int(1 / (1.5 * _SEEN * self._curvature)))
+        while most > 1 and 1.5 * _SEEN * (
+                self._curvature + 2 * error / math.sqrt(most)) > 1 / most:
+            most -= 1
+        return most
 
     def _loss_size(self):
         sizes = [abs(without_count(x)) for x in self.runs.losses if x is not None]
@@ -212,8 +217,9 @@ class Measuring:
         if total > 0.5 * weight and abs(found.measured) < total:
             weight *= abs(found.measured) / total  # Curvature depends on the loss, not on p.grad.
         weight = max(weight, abs(found.measured))
-        rounding = sum(self.error_of(key) * max((s.size for s in said[key].values()), default=0.0)
-                       for key in keys)
+        rounding = [self.error_of(key) * max((s.size for s in said[key].values()), default=0.0)
+                    for key in keys]
+        rounding = min(sum(rounding), 2 * math.hypot(*rounding))  # Most have signs of their own.
         found.rounding = rounding
         found.resolution = self.noise / step + self._curvature * size**2 * weight + rounding
         return found

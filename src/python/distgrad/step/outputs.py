@@ -26,6 +26,7 @@ _MOST_ALIGNED = 1 << 20  # Ranks send each other cotangents of at most so many e
 # Each is (seed, whether the output is also moved along its cotangent). That gives the best signal,
 # but alone it does not prove a factor. The last is asked only if the others do not decide.
 _DIRECTIONS = ((51, True), (52, False), (53, True))
+_CONFIRMING = 54, False  # A factor is told if this direction has it, too.
 # A ratio that is off by more, relatively, gets all directions, even if rounding may explain it.
 _CLOSE = 2e-3
 _FINE = 1e-4  # In float64 a ratio may be off by this, relatively, and by so many times what the
@@ -116,6 +117,7 @@ class Place:
         self.ratios = []  # A Ratio by direction, or None if the loss was not seen to change.
         # The cotangent is wrong on these ranks (if empty: on all, or not known), by this factor.
         self.off, self.off_factor = (), None
+        self.is_all = True  # Whether it is known to be right on all other ranks.
         self.slack = 0.0  # The ratios may be off by this, relatively.
         self.state = "not asked"  # judge() sets "right", "shares", "wrong" or "not decided".
         self.counted = None  # This one of the ratios tells the factor, if that is known.
@@ -237,6 +239,7 @@ class Outputs:
                       and n > 1 and _same(right.base, 1, self._precision.slack))
         if found := departure(places):
             self._find_ranks(found[1])
+            self._confirm(found[1])
         # If a mean follows, the mistake came before: loss and cotangents are to be n times these.
         text = told(places, wrong, off, is_unlike or are_shares, self._precision.slack)
         if are_shares:
@@ -371,16 +374,23 @@ class Outputs:
             if any(alone.state == "right" for alone in every):
                 break
         for group, alone in zip(place.groups, every):
-            if alone.state not in ("right", "wrong"):
-                return
             if alone.state == "wrong":
                 off += group
                 alone.counted = 0 if len(group) == 1 else None
                 factors.append(alone.factor(self._precision.slack))
-        if len(off) < sum(map(len, place.groups)):
+        if 0 < len(off) < sum(map(len, place.groups)):
             is_one = None not in factors and _same(min(factors), max(factors),
                                                    self._precision.slack)
             place.off, place.off_factor = tuple(sorted(off)), factors[0] if is_one else None
+            place.is_all = all(alone.state in ("right", "wrong") for alone in every)
+
+    def _confirm(self, place):
+        """Forgets a factor of the cotangent that another direction does not show."""
+        if place.off or place.state != "wrong" or place.factor(self._precision.slack) is None:
+            return
+        place.ratios.append(self._ratio(place, _CONFIRMING))
+        if place.ratios[-1] is None:
+            place.counted = None
 
     def _ratio(self, place, direction, only=None):
         step = self._precision.step
@@ -544,6 +554,7 @@ def told(places, wrong, off, is_unlike, slack):
     factor = place.off_factor if place.off else place.factor(slack)
     factor = "wrong" if factor is None else f"{factor:.4g} times what it is to be"
     on = f", on {ranks_text(place.off)}" if place.off else ""
+    on += "" if place.is_all else " at least"
     if before is None:
         return [f"Backward departs between the loss and the output of {place.name}, the first that"
                 f" could be measured on the way back: the cotangent is {factor} there{on}."]

@@ -187,16 +187,19 @@ class Runs(Repeated):
                         " rank's loss, one number")
 
     @contextlib.contextmanager
-    def moved(self, p, values):
-        """Gives a parameter that is not trained these values for the runs inside this context."""
-        local = local_of(p.detach())
-        before, self._state.left_alone = local.clone(), p
+    def moved(self, parameters, share):
+        """Moves the values of parameters that are not trained at random, by this share of their
+        size, for the runs inside this context."""
+        before = [(local := local_of(p.detach()), local.clone()) for p in parameters]
+        self._state.left_alone = set(map(id, parameters))
         try:
-            local.copy_(values)
+            for local, values in before:
+                local.copy_(values * (1 + share * torch.randn(values.shape).to(values)))
             yield
         finally:
-            local.copy_(before)
-            self._state.left_alone = None
+            for local, values in before:
+                local.copy_(values)
+            self._state.left_alone = set()
 
     def restore(self):
         """Leaves everything as it was before the first run, gradients too."""
@@ -265,7 +268,7 @@ class State:
                          for owner in model.modules() for name, b in owner._buffers.items()
                          if b is not None]
         self._untrained = _in_main_memory(model)
-        self.left_alone = None  # This one of them is not put back.
+        self.left_alone = set()  # Those with these ids are not put back.
         self._random = random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
                           for name, p in parameters.items()}
@@ -297,7 +300,7 @@ class State:
                 names[name] = tensor  # A step may have given the name to another tensor.
                 local_of(tensor).copy_(value)
             for tensor, value, sums in self._untrained:
-                if tensor is not self.left_alone and _is_changed(tensor, value, sums):
+                if id(tensor) not in self.left_alone and _is_changed(tensor, value, sums):
                     local_of(tensor).copy_(value)
         for put, state in self._random:
             put(state)

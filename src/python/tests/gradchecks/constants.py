@@ -175,6 +175,8 @@ CASES = [
     Case("keys: no such line", momentum_keys, two, verdict="error",
          options={"detached": "constants.py:1"},
          words=("the function detaches nothing at constants.py:1; it does at parts.py:",)),
+    right("nothing is detached, all declared", right_sum, matrix, options={"detached": True},
+          words=("The function detaches nothing.",)),
     disputed("a target", predicts_target, two, "y -> b", "at constants.py:", "detach()",
              "if not b̄_r = D_rᵀ ȳ_r", "if not no-gradient: on every rank"),
     disputed("a denominator under no_grad", softmax_over_ranks, matrix),
