@@ -469,9 +469,11 @@ def _evaluated(options, rank, world_size, device):
         def placed(_, leaf):
             if not isinstance(leaf, torch.Tensor):
                 return leaf
+            if kind == "input" and leaf.is_complex():
+                raise UsersError(f"--{kind} {text} is complex: check a function of real tensors,"
+                                 " with torch.view_as_real()")
             leaf = leaf.detach().clone().to(device)
-            return leaf.requires_grad_(kind == "input" and (leaf.is_floating_point()
-                                                            or leaf.is_complex()))
+            return leaf.requires_grad_(kind == "input" and leaf.is_floating_point())
 
         value = exchanged(value, placed)
         if name is not None:

@@ -377,6 +377,7 @@ class Check:
                               + (f"; it does at {', '.join(known)}" if known else ""))
         if not places:
             self._note("The function detaches nothing.")
+            return forwards.run()
         if found is None:
             raise CannotCheck(f"detached: what is detached at {', '.join(places)} is written to, or"
                               " is not the same in each call: it cannot be held as a constant")
