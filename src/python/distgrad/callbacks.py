@@ -10,8 +10,8 @@ from .step.api import check_gradients
 def for_transformers(trainer, objective="mean", **options):
     """trainer.add_callback(distgrad.callbacks.for_transformers(trainer))
 
-    `options` are check_gradients'. The Trainer's reduction of the losses of ranks and micro-batches
-    is its objective "mean": with average_tokens_across_devices, the mean over all tokens."""
+    `options` are check_gradients'. The objective "mean" is the mean over the ranks of the sum of
+    what compute_loss() returns for each micro-batch, whatever that is divided by."""
     from transformers import TrainerCallback
 
     class Check(TrainerCallback):

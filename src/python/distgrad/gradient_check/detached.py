@@ -40,9 +40,13 @@ class HeldConstants(TorchDispatchMode):
     def __enter__(self):
         self._next = 0
         self._functions.__enter__()
+        self._apply = apply = vars(torch.autograd.Function)["apply"]
+        torch.autograd.Function.apply = classmethod(
+            lambda cls, *args, **kwargs: self._applied(apply.__get__(None, cls), args, kwargs))
         return super().__enter__()
 
     def __exit__(self, *raised):
+        torch.autograd.Function.apply = self._apply
         self._functions.__exit__(*raised)
         self.overwritten += [where for where, x, version in self._given if x._version != version]
         self._given = []
@@ -50,6 +54,21 @@ class HeldConstants(TorchDispatchMode):
         self.is_lost |= bool(self.overwritten) or is_whole and self._next < len(self._values)
         self._is_first = False
         return super().__exit__(*raised)
+
+    def _applied(self, apply, args, kwargs):
+        """Calls a Function, which has no backward under no_grad; inside, nothing else is held."""
+        if not torch.is_grad_enabled():
+            args, kwargs = tree_map(lambda x: self._cut(x) if _is_cut(x) else x, (args, kwargs))
+        return apply(*args, **kwargs)
+
+    def _cut(self, x):
+        """Returns what is held in place of `x`, without a graph. What is done for that is not
+        seen."""
+        self._functions.gives_itself = True
+        with torch._C.DisableTorchFunction():
+            kept = self.constant(x, "no_grad").detach()
+        self._functions.gives_itself = False
+        return kept
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

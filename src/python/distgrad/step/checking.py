@@ -212,9 +212,8 @@ class _Check:
                             f" {after:.9g} once they were put back: it keeps something from one run"
                             " to the next")
             return report
-        is_short = measuring.dtype in (torch.bfloat16, torch.float16)
         if not whole and (judgement.findings or judgement.undecided or judgement.is_suspicious
-                          or is_short and judgement.too_small):
+                          or measuring.is_short() and judgement.too_small):
             if again := self._without_casts(known, gradients, base):
                 measuring, judgement = again
         if judgement.findings and not self._options.detached:
@@ -238,7 +237,7 @@ class _Check:
         self._note_rounded(measuring)
         self._note_short_loss()
         if (report.verdict == "undecided" and measuring.dtype == torch.float32
-                and not any(piece.declared for piece in known)):  # by a DTensor or DDP
+                and not measuring.has_declared()):
             self._notes.append("float64=True may decide more")
         self._note_blind(report, judgement, measuring)
         if report.verdict == "right":
@@ -446,7 +445,8 @@ class _Check:
             told = {*judged, *report.not_asked, *report.ambiguous}
             if rest := [name for name in report.parameters if name not in told]:
                 self._notes.append("an error that is no multiple of p.grad may be missed in"
-                                   f" float32, so also in {_some(rest)}: float64=True sees it")
+                                   f" float32, so also in {_some(rest)}"
+                                   + ("" if measuring.has_declared() else ": float64=True sees it"))
         if report.blind:
             self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
                                + _some([f"{s:.0%} in {name}" for name, s in report.blind.items()])

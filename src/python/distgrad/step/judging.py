@@ -352,7 +352,8 @@ class Judge:
                                      assumed=self._assumed_of(key, factor)))
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
                           right=known[0] if known else "", between=between or (),
-                          is_no_multiple=between is None and is_multiple is not None))
+                          is_no_multiple=(between is None and is_multiple is not None
+                                          and not self._measuring.is_short())))
         return None
 
     def _compare_with_known(self, key, words, measurements, values, others):
@@ -562,7 +563,8 @@ class Judge:
         alike = not _differs(measurements[0].said[key])
         kind = _kind_of(factors.values()) if factors and alike else "other"
         self._add(Finding(kind, [piece.name], factors, words, keys=[key],
-                          between=() if factors else between, is_no_multiple=not between,
+                          between=() if factors else between or (),
+                          is_no_multiple=not between and not self._measuring.is_short(),
                           instead=instead, said=measurements[0].values(key),
                           assumed=self._assumed_of(key, next(iter(factors.values()), 0.0))
                           if alike else self._assumption(piece)))

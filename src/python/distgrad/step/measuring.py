@@ -147,6 +147,11 @@ class Measuring:
         self.step, self._curvature, self._eps = _SIZES[self.dtype]
         return True
 
+    def has_declared(self):
+        """Returns whether DTensors, DDP or the caller say what is a copy. float64=True takes none
+        of the first two."""
+        return any(piece.declared for piece in self.pieces.values())
+
     def most_together(self):
         """Returns how many pieces may be moved at once so that an error in each is seen."""
         error = max(map(self.error_of, self.pieces), default=0.0)

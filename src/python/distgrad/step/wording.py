@@ -36,7 +36,7 @@ def described(finding, counts, holders=()):
     elif finding.between:
         low, high = finding.between
         text.append(f"{on}p.grad is not the derivative of the loss. If it is a multiple of it, then"
-                    f" {low:.3g} to {high:.3g} times.")
+                    f" {low:.4g} to {high:.4g} times.")
     else:
         text.append(f"{on}p.grad is not the derivative of the loss.")
     if finding.instead:

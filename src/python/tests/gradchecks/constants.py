@@ -24,6 +24,22 @@ def momentum_keys(q, k):
     return F.cross_entropy(q @ rows.T, own_labels(q))
 
 
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return gathered(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return reduced(g)[me()]
+
+
+def keys_of_a_function(q, k):
+    with torch.no_grad():
+        rows = Gather.apply(k).flatten(0, 1)
+    return F.cross_entropy(q @ rows.T, own_labels(q))
+
+
 def predicts_target(a, b):
     return (a - b.detach()).square().sum()
 
@@ -177,6 +193,8 @@ CASES = [
          words=("the function detaches nothing at constants.py:1; it does at parts.py:",)),
     right("nothing is detached, all declared", right_sum, matrix, options={"detached": True},
           words=("The function detaches nothing.",)),
+    disputed("keys that a Function gathers under no_grad", keys_of_a_function, two, "y -> k",
+             "no_grad", ranks=(2,)),
     disputed("a target", predicts_target, two, "y -> b", "at constants.py:", "detach()",
              "if not b̄_r = D_rᵀ ȳ_r", "if not no-gradient: on every rank"),
     disputed("a denominator under no_grad", softmax_over_ranks, matrix),
