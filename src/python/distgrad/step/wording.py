@@ -35,8 +35,9 @@ def described(finding, counts, holders=()):
         text.append(f"{on}p.grad is not the derivative of the loss, nor a multiple of it.")
     elif finding.between:
         low, high = finding.between
+        digits = 3 if f"{low:.3g}" != f"{high:.3g}" else 5
         text.append(f"{on}p.grad is not the derivative of the loss. If it is a multiple of it, then"
-                    f" {low:.4g} to {high:.4g} times.")
+                    f" {low:.{digits}g} to {high:.{digits}g} times.")
     else:
         text.append(f"{on}p.grad is not the derivative of the loss.")
     if finding.instead:
