@@ -63,7 +63,7 @@ SimulateRequest first_request(const SharedTruth& truth, std::span<const Case> ca
       !options.every_objective && ranks_that_agree(program, first.objective).empty() &&
       std::all_of(truth.cases.begin(), truth.cases.end(),
                   [&](std::size_t i) { return is_expected_to_match(cases[i]); });
-  if (needs_differences(program.steps))  // which give every rank's anyway
+  if (needs_differences(program.steps))  // Differences give every rank's gradients anyway.
     request.weights = weights_to_ask(program, first.objective, Detail::kEveryRank);
   else if (one_row_is_enough)
     request.weights = {truth_weights(program, first.objective)};

@@ -136,11 +136,12 @@ class Measurement:
         if self._lacks_a_wait(found):
             return self._run(others)  # The race would be blamed on something else; it is now gone.
         if found.is_linear or not self._remembers(found):
-            if first is None and not self._agree(begin - constant, found.matrix @ random[-1],
-                                                 self._room(found.matrix, random[-1])):
-                first = begin  # So was the second.
-            if first is not None and found.is_linear and others:
-                found.first = Sample(random[-1], first)
+            if found.is_linear and others:
+                if first is None and not self._agree(begin - constant, found.matrix @ random[-1],
+                                                     self._room(found.matrix, random[-1])):
+                    first = begin  # So was the second.
+                if first is not None:
+                    found.first = Sample(random[-1], first)
             if bool((constant != 0).any()):
                 same = "" if bool(found.matrix.any()) else ", and all others give the same one"
                 self._note("other-backward", "cotangents of zero give a gradient that is not zero"

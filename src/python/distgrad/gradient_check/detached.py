@@ -1,6 +1,7 @@
 """Holds what a function takes out of autograd while its inputs are moved, such as codes that are
 computed under no_grad or the keys of a momentum encoder."""
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -18,6 +19,24 @@ _DETACHES = {_TENSOR.detach: "detach()", torch.detach: "detach()", _TENSOR.data.
 _NUMBERS = {_TENSOR.item: ".item()", _TENSOR.__float__: "float()", _TENSOR.tolist: ".tolist()"}
 _COLLECTIVES = {"allgather": "all_gather", "_allgather": "all_gather", "allreduce": "all_reduce",
                 "reduce_scatter": "reduce_scatter", "broadcast": "broadcast"}
+
+
+@contextlib.contextmanager
+def functions_called_by(act):
+    """Calls act(class, its apply(), args, kwargs) inside this context in place of the apply() of
+    each autograd.Function, but for those that a name was bound to before."""
+    original = vars(torch.autograd.Function)["apply"]
+
+    def apply(cls, *args, **kwargs):
+        return act(cls, original.__get__(None, cls), args, kwargs)
+
+    apply.__name__, apply.__qualname__ = "apply", original.__get__(
+        None, torch.autograd.Function).__qualname__
+    torch.autograd.Function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply = original
 
 
 class HeldConstants(TorchDispatchMode):
@@ -40,13 +59,12 @@ class HeldConstants(TorchDispatchMode):
     def __enter__(self):
         self._next = 0
         self._functions.__enter__()
-        self._apply = apply = vars(torch.autograd.Function)["apply"]
-        torch.autograd.Function.apply = classmethod(
-            lambda cls, *args, **kwargs: self._applied(apply.__get__(None, cls), args, kwargs))
+        self._applies = functions_called_by(self._applied)
+        self._applies.__enter__()
         return super().__enter__()
 
     def __exit__(self, *raised):
-        torch.autograd.Function.apply = self._apply
+        self._applies.__exit__(None, None, None)
         self._functions.__exit__(*raised)
         self.overwritten += [where for where, x, version in self._given if x._version != version]
         self._given = []
@@ -55,7 +73,7 @@ class HeldConstants(TorchDispatchMode):
         self._is_first = False
         return super().__exit__(*raised)
 
-    def _applied(self, apply, args, kwargs):
+    def _applied(self, _, apply, args, kwargs):
         """Calls a Function, which has no backward under no_grad; inside, nothing else is held."""
         if not torch.is_grad_enabled():
             args, kwargs = tree_map(lambda x: self._cut(x) if _is_cut(x) else x, (args, kwargs))

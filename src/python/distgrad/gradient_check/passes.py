@@ -34,7 +34,7 @@ class CannotCheck(Exception):
     """Says why there is nothing to check."""
 
 
-class _IsRandom(Exception):
+class _NoFunction(Exception):
     """Says why the forward is no function of its inputs, which has a derivative to compare with."""
 
 
@@ -100,7 +100,7 @@ class Check:
             return _undecided_beside(outside, report) if outside else report
         except backward.NoBackward as raised:
             return self._without_backward(raised.oddity)
-        except _IsRandom as why:
+        except _NoFunction as why:
             finding = Finding("nondeterministic", f"{why}; nothing was judged")
             return GradcheckReport("undecided", self._session.size, findings=[finding],
                                    notes=self.notes)
@@ -315,10 +315,10 @@ class Check:
         is_new = derivative is None
         derivative = self._derivative(forwards) if is_new else derivative
         if not derivative.repeats:
-            raise _IsRandom("two runs of the forward at the same inputs differ")
+            raise _NoFunction("two runs of the forward at the same inputs differ")
         if is_new and forwards.keeps_something():
-            raise _IsRandom("the forward gives something else after runs at other inputs: it keeps"
-                            " something from call to call")
+            raise _NoFunction("the forward gives something else after runs at other inputs: it"
+                              " keeps something from call to call")
         used = self._computed_in(dtypes, returned, derivative)
         measurement, measured, rtol = self._measured(used, is_first)
         name = str(dtype or max(dtypes, key=lambda d: torch.finfo(d).eps))[6:]

@@ -80,7 +80,7 @@ class Subject:
         self.leaves = []
         self._constants = {}  # id of the caller's tensor -> (name, tensor)
         self._held = []  # (buffer or frozen parameter, its data as the caller has it)
-        self._buffers = []  # (owner's dict, name, buffer or None), as the caller has them
+        self._buffers = []  # homes_of_buffers(), as the caller has them
         self._constant, self._known_constants = constant, set()
         self._frozen = []  # These parameters require grad, but are declared constant.
         self._frozen_parameters = []  # (name, parameter, .grad) where the caller requires no grad
@@ -123,7 +123,6 @@ class Subject:
         self._random.reset()
 
     def _put_buffers_back(self):
-        """A forward may give a buffer's name to another tensor."""
         for names, name, buffer in self._buffers:
             names[name] = buffer
 
@@ -253,12 +252,11 @@ class Subject:
                 self._held.append((parameter, parameter.data))
                 if parameter.is_floating_point() and not self._is_constant(name):
                     self._frozen_parameters.append((name, parameter, parameter.grad))
-        for owner in module.modules():
-            for name, buffer in owner._buffers.items():
-                self._buffers.append((owner._buffers, name, buffer))
-                if buffer is not None and id(buffer) not in seen:
-                    seen.add(id(buffer))
-                    self._held.append((buffer, buffer.data))
+        self._buffers += (found := homes_of_buffers(module))
+        for *_, buffer in found:
+            if buffer is not None and id(buffer) not in seen:
+                seen.add(id(buffer))
+                self._held.append((buffer, buffer.data))
 
     def _moved(self, leaf, move):
         if move is None:
@@ -283,6 +281,13 @@ class Subject:
 
     def closed_over(self):
         return len(self._others)
+
+
+def homes_of_buffers(module):
+    """Returns [(dict, name, buffer or None)], where dict[name] is that: a forward may put another
+    tensor there."""
+    return [(owner._buffers, name, buffer) for owner in module.modules()
+            for name, buffer in owner._buffers.items()]
 
 
 def parameters_of(function):

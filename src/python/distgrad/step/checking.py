@@ -197,7 +197,7 @@ class _Check:
             report.undecide(f"the gradients of {_some(names)} are not finite on"
                             f" {ranks_text(ranks)}")
             return report
-        # What FSDP casts is known beforehand.
+        # FSDP's casts are known beforehand, so nothing is judged with them first.
         self._gathered = union(runs.gather(sorted(map(str, short_dtypes(runs.model)))))
         whole = self._without_casts(known, gradients, base) if self._gathered else None
         measuring, judgement = whole or self._judged(known, gradients, base)
@@ -268,14 +268,13 @@ class _Check:
         for casts, of_rank in runs.gather((list(seen.casts.items()), seen.sent)):
             found.update((d, where) for d, where in casts if d.itemsize < widest.itemsize)
             sent |= of_rank
-        gathered = self._gathered
-        if not found and not gathered:
+        if not found and not self._gathered:
             return None
         casts = [f"step() casts to {str(d)[6:]} in {where}" for d, where in found.items()]
-        casts += [f"FSDP gathers parameters in {d[6:]}" for d in gathered]
-        found.update({getattr(torch, d[6:]): "" for d in gathered})
+        casts += [f"FSDP gathers parameters in {d[6:]}" for d in self._gathered]
+        found.update({getattr(torch, d[6:]): "" for d in self._gathered})
         short = set(map(str, found))
-        if sent & set(found) and not gathered:
+        if sent & set(found) and not self._gathered:
             self._dtypes |= short
             self._notes += [f"{text}: gradients were held to that" for text in casts]
             return self._judged(known, gradients, base)
@@ -357,7 +356,7 @@ class _Check:
         where they are moved a little."""
         runs, changed = self._runs, set()
         written = union(runs.gather([name for name, p in runs.parameters.items()
-                                    if p._version != versions[name]]))
+                                     if p._version != versions[name]]))
         own = {name: local_of(runs.parameters[name].detach()) for name in written
                if name in runs.parameters}
         for factor in (1.001, 0.999, 1) if written else ():
@@ -385,7 +384,7 @@ class _Check:
                 (b - a).norm()) > max(slack * float(b.norm()), left)
 
         return union(self._runs.gather([name for name, a in before.items()
-                                       if differs(a, after[name])]))
+                                        if differs(a, after[name])]))
 
     def _unlike(self, own, wide):
         largest = self._largest_norm(wide)

@@ -23,7 +23,7 @@ class Clipped:
         return any(self._runs.gather(bool(self._calls)))
 
     def is_to_zero(self):
-        return 0.0 in union(self._runs.gather(list(self.factors.values())))
+        return any(self._runs.gather(0.0 in self.factors.values()))
 
     def _unevenly_clipped(self, gradients):
         """Returns [(Piece, {rank: factor})] of copies whose factors differ."""

@@ -11,6 +11,7 @@ import traceback
 import torch
 
 from ..gradient_check import waiting
+from ..gradient_check.subject import homes_of_buffers
 from ..gradient_check.team import BROKEN_WAITS, shown_frames
 from ..own_device import users_device
 from ..ranks.long_text import cut
@@ -264,9 +265,8 @@ class State:
     """Keeps what a step may change and must find again: buffers, random state, gradients."""
 
     def __init__(self, model, parameters):
-        self._buffers = [(owner._buffers, name, b, local_of(b.detach()).clone())
-                         for owner in model.modules() for name, b in owner._buffers.items()
-                         if b is not None]
+        self._buffers = [(*home, b, local_of(b.detach()).clone())
+                         for *home, b in homes_of_buffers(model) if b is not None]
         self._untrained = _in_main_memory(model)
         self.left_alone = set()  # Those with these ids are not put back.
         self._random = random_states()
@@ -291,13 +291,16 @@ class State:
                 p.grad = None if value is None else value.clone()
                 continue
             local = local_of(kept.detach())
-            _ = local.zero_() if value is None else local.copy_(local_of(value))
+            if value is None:
+                local.zero_()
+            else:
+                local.copy_(local_of(value))
             p.grad = kept
 
     def put_back(self):
         with torch.no_grad():
             for names, name, tensor, value in self._buffers:
-                names[name] = tensor  # A step may have given the name to another tensor.
+                names[name] = tensor
                 local_of(tensor).copy_(value)
             for tensor, value, sums in self._untrained:
                 if id(tensor) not in self.left_alone and _is_changed(tensor, value, sums):

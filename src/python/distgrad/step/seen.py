@@ -1,12 +1,11 @@
 """Notes in which dtypes a process computes while its step runs, and what it calls that
 communicates. Values stay unchanged."""
 
-import contextlib
-
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
+from ..gradient_check.detached import functions_called_by
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
 from .roots import is_in_backward
@@ -16,26 +15,17 @@ _SILENT = ("barrier", "wait_tensor", "monitored_barrier_", "_wrap_tensor_autogra
 _SPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
 
 
-@contextlib.contextmanager
 def functions_noted(note):
     """Calls note(class, arguments) inside this context before each autograd.Function that is
     applied in forward. If that returns a function, it is called with the results."""
-    original = vars(torch.autograd.Function)["apply"]
-
-    def apply(cls, *args, **kwargs):
+    def noted(cls, apply, args, kwargs):
         done = None if is_in_backward() else note(cls, args)
-        made = original.__get__(None, cls)(*args, **kwargs)
+        made = apply(*args, **kwargs)
         if done:
             done(made)
         return made
 
-    apply.__name__, apply.__qualname__ = "apply", original.__get__(
-        None, torch.autograd.Function).__qualname__
-    torch.autograd.Function.apply = classmethod(apply)
-    try:
-        yield
-    finally:
-        torch.autograd.Function.apply = original
+    return functions_called_by(noted)
 
 
 class Seen(TorchDispatchMode):
