@@ -13,25 +13,24 @@ from ..gradient_check.waiting import calls_entered, met_outside
 from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
+from . import casts
 from .clipped import Clipped, judge_cuts, unique_norm
 from .clipping import Clipping
 from .errors import StepError
 from .frozen import half_frozen
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
 from .judging import BLIND, Judge, with_constants
-from .measuring import Measuring, put_back
+from .measuring import Measuring, holds, put_back
 from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
 from .report import GradientsReport, Wrong
 from .roots import Roots
 from .running import Repeated, Runs, union, without_count
-from .seen import Seen
 from .subgroups import counts as group_counts
 from .subgroups import subgroups
 from .variables import described, digest, local_of, matches, named_parameters
 from .variables import pieces, plain
 from .watching import Added, Arrivals
-from .whole_precision import short_dtypes, whole_precision
 from .widened import differ, in_float64
 from .wording import is_clipped
 from .wording import described as described_finding
@@ -112,13 +111,12 @@ class _Check:
         self._passes = 1
         self._outside = []  # ranks with which step() communicates and that are not of the group
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
-        self._is_short = False  # Whether modules give a short dtype, without which all was measured
         self._clipped = None  # It becomes a Clipped.
-        self._gathered = []  # FSDP gathers parameters in these dtypes, as texts.
+        self._casts = None  # It becomes the Casts of the step, without which it runs here.
         self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
 
     def report(self, own=None):
-        """Takes the gradients in the parameters' own dtypes, if the step runs in float64."""
+        """Takes the gradients of the step as it is, if it runs in wider dtypes here."""
         runs = self._runs
         if lines := self._options.detached:
             runs.held = HeldInStep(None if lines is True else lines)
@@ -150,9 +148,13 @@ class _Check:
             report.undecide(f"the loss is {base}"
                             + (f": it is not finite on {ranks_text(bad)}" if bad else ""))
             return report
-        if own and (names := self._unlike(own, gradients)):
-            report.undecide(f"in float64 step() gives other gradients of {_some(names)} than in its"
-                            " own dtypes; hooks on gradient accumulators, as"
+        if own is None and casts.are_likely(runs, self._dtypes):
+            if found := self._without_casts(report, gradients):
+                return found
+        unlike = self._unlike(own, gradients) if own else []
+        if unlike and not self._casts:
+            report.undecide(f"in float64 step() gives other gradients of {_some(unlike)} than in"
+                            " its own dtypes; hooks on gradient accumulators, as"
                             " DistributedDataParallel's, do not run then")
             return report
         changed = self._changed_gradients(before, again or gradients)
@@ -187,20 +189,24 @@ class _Check:
         self._clipped = Clipped(runs, known, clipping, gradients)
         factors = {name: self._options.scale * (self._clipped.factors.get(name) or 1.0)
                    for name in runs.parameters}
-        gradients = {name: g if g is None or factors[name] == 1 else g / factors[name]
-                     for name, g in gradients.items()}
+        as_left = gradients
+
+        def divided(gradients):
+            return {name: g if g is None or factors[name] == 1 else g / factors[name]
+                    for name, g in gradients.items()}
+
+        gradients = divided(gradients)
+        self._again = lambda: (runs.run(), divided(runs.found_gradients()))[1]
         alone = self._on_one_rank_alone(known, gradients)
         if alone and self._options.optimizer is not None:
+            self._again = None  # It would lack the copies.
             alone = self._take_for_copies(alone, known, gradients)
         names, ranks = self._not_finite(gradients)
         if names:
             report.undecide(f"the gradients of {_some(names)} are not finite on"
                             f" {ranks_text(ranks)}")
             return report
-        # FSDP's casts are known beforehand, so nothing is judged with them first.
-        self._gathered = union(runs.gather(sorted(map(str, short_dtypes(runs.model)))))
-        whole = self._without_casts(known, gradients, base) if self._gathered else None
-        measuring, judgement = whole or self._judged(known, gradients, base)
+        measuring, judgement = self._judged(known, gradients, base)
         if self._outside and (judgement.findings or judgement.undecided):
             report.undecide(f"step() also communicates with {ranks_text(sorted(self._outside))},"
                             " outside of `group`, and what these move at the same time may change"
@@ -212,13 +218,19 @@ class _Check:
                             f" {after:.9g} once they were put back: it keeps something from one run"
                             " to the next")
             return report
-        if not whole and (judgement.findings or judgement.undecided or judgement.is_suspicious
-                          or measuring.is_short() and judgement.too_small):
-            if again := self._without_casts(known, gradients, base):
-                measuring, judgement = again
+        if own is None and self._casts is None and (
+                judgement.findings or judgement.undecided or judgement.is_suspicious
+                or measuring.is_short() and judgement.too_small):
+            if found := self._without_casts(report, as_left):
+                return found
+            if self._casts.dtypes:
+                measuring, judgement = self._judged(known, gradients, base)
+        for name in unlike:
+            judgement.undecided[name] = ("p.grad differs from what it is without the casts by more"
+                                         " than their rounding may explain")
         if judgement.findings and not self._options.detached:
             self._dispute(report, judgement, measuring,
-                          lambda: self._judged(known, gradients, base, measuring.cast_to))
+                          lambda: self._judged(known, gradients, base))
         self._fill(report, judgement, known, gradients, measuring.shared)
         self._note_alone(report, alone, known)
         if text := half_frozen(runs, known, base, self._options.pieces):
@@ -226,8 +238,7 @@ class _Check:
                 report.undecide(text)
                 return report
             self._notes.append(text)
-        # In a short dtype cotangents have errors as large as the differences between places.
-        if not self._is_short and measuring.dtype in (torch.float64, torch.float32) and any(
+        if measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                 or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
             self._find_place(report, measuring, judgement.findings)
@@ -249,52 +260,33 @@ class _Check:
         report.runs, report.seconds = runs.count, runs.gather(runs.seconds)[0]
         return report
 
-    def _judged(self, known, gradients, base, cast_to=None):
-        measuring = Measuring(self._runs, known, gradients, base, self._dtypes, cast_to)
+    def _judged(self, known, gradients, base):
+        measuring = Measuring(self._runs, known, gradients, base, self._dtypes, self._again)
         return measuring, Judge(measuring, lambda: self._alternatives(gradients),
                                 self._options.search_s).judge()
 
-    def _without_casts(self, known, gradients, base):
-        """Finds casts, of tensors that require grad, to dtypes with fewer digits than the
-        parameters', which finite differences see as steps. Returns what _judged() gives for losses
-        without casts, or None if there are none. Casts for collectives must stay, as buffers have
-        their dtypes; gradients are then held to these."""
+    def _without_casts(self, report, gradients):
+        """Returns the report of the step without its casts to short dtypes, or None if there are
+        none, or they must stay. It takes this report and the gradients of the step as it is."""
         runs = self._runs
-        with Seen() as seen:
-            runs.run()
-        dtypes = [p.dtype for p in runs.parameters.values() if p.dtype.is_floating_point]
-        widest = max(dtypes, key=lambda d: d.itemsize, default=torch.float32)
-        found, sent = {}, set()
-        for casts, of_rank in runs.gather((list(seen.casts.items()), seen.sent)):
-            found.update((d, where) for d, where in casts if d.itemsize < widest.itemsize)
-            sent |= of_rank
-        if not found and not self._gathered:
+        self._casts = found = casts.Casts(runs)
+        if found.must_stay:
+            self._dtypes |= set(map(str, found.dtypes))
+            self._notes += [f"{text}: gradients were held to that" for text in found.texts]
+        if found.must_stay or not found.dtypes:
             return None
-        casts = [f"step() casts to {str(d)[6:]} in {where}" for d, where in found.items()]
-        casts += [f"FSDP gathers parameters in {d[6:]}" for d in self._gathered]
-        found.update({getattr(torch, d[6:]): "" for d in self._gathered})
-        short = set(map(str, found))
-        if sent & set(found) and not self._gathered:
-            self._dtypes |= short
-            self._notes += [f"{text}: gradients were held to that" for text in casts]
-            return self._judged(known, gradients, base)
-
-        @contextlib.contextmanager
-        def widened():
-            with Narrowing(widest).widening(), whole_precision(runs.model):
-                yield
-
-        runs.around_loss = widened
+        runs.widened, without = found.gone, _Check(runs, self._options)
+        without._casts = found
+        without._notes = [f"{text}: the step was judged without that" for text in found.texts]
         try:
-            base = runs.loss()
+            judged = without.report(gradients)
         except StepError:  # Some code insists on its dtype.
-            runs.around_loss = contextlib.nullcontext
+            runs.widened = contextlib.nullcontext
+            self._casts.dtypes = []
+            runs.run()
             return None
-        self._notes += [f"{text}: the loss was measured without that, and gradients were held to"
-                        " that dtype" for text in casts]
-        self._is_short = any(runs.gather(bool(self._dtypes & short)))
-        self._dtypes -= short
-        return self._judged(known, gradients, base, max(found, key=lambda d: torch.finfo(d).eps))
+        judged.losses, judged.loss = report.losses, report.loss
+        return judged
 
     def _fill(self, report, judgement, known, gradients, shared):
         report.parameters = list(dict.fromkeys(piece.name for piece in known))
@@ -377,7 +369,9 @@ class _Check:
         def differs(a, b):
             if a is None or b is None:
                 return a is not b
-            slack = _CHANGED if is_coarse or a.dtype in _COARSE else _SAME
+            # DDP's first buckets are others than its later ones, so sums round otherwise in them.
+            is_short = any(holds(b, dtype) for dtype in (torch.bfloat16, torch.float16))
+            slack = _CHANGED if is_coarse or is_short or a.dtype in _COARSE else _SAME
             # A sum over the ranks that cancels out to 0 has other roundings each time.
             left = _LEFT * torch.finfo(b.dtype).eps * largest
             return bool(torch.isfinite(b).all()) and float(
@@ -387,8 +381,10 @@ class _Check:
                                         if differs(a, after[name])]))
 
     def _unlike(self, own, wide):
-        largest = self._largest_norm(wide)
-        return union(self._runs.gather([n for n, g in own.items() if differ(g, wide[n], largest)]))
+        """Returns names of gradients that differ in wider dtypes by more than rounding does."""
+        largest, dtype = self._largest_norm(wide), self._casts and self._casts.coarsest()
+        return union(self._runs.gather([n for n, g in own.items()
+                                        if differ(g, wide[n], largest, dtype)]))
 
     def _largest_norm(self, gradients):
         return max(self._runs.gather(max((float(g.norm()) for g in gradients.values()

@@ -23,7 +23,7 @@ from .variables import digest, local_of, may_be_pieces
 _ROUNDS = 4  # Pieces that are too small to be seen are moved without the others so many times.
 _ALONE = 8  # So few pieces are measured one by one rather than by halves.
 _SEEDS = (11, 12, 13)
-_ACROSS_SEEDS = (14, 15)
+_ACROSS_SEEDS = (14, 15, 16, 17)
 _ACROSS_SIZES = (1, 4)  # These are sizes of moves, relative to the usual one.
 _CONFIRMED_BY = 4  # An error counts if it is so many times the resolution, or another one's.
 _ALIKE = 1e-3  # Copies' gradients that differ by less, relatively, differ by rounding.
@@ -32,11 +32,13 @@ _CLEAR = 3  # A common factor differs from 1 by so many times the error of ratio
 _LIKELY = 4  # Rounding moves gradients by so many times less than the room that they get.
 BLIND = 0.1  # Errors of this part of a gradient, or more, are noted if they would not be seen.
 _FEW = 4  # So few parameters are each moved alone to see more.
-_AT_A_KINK = 8  # A gradient may be off by so many times the width of a kink.
+_KINK = "the loss has a kink here"
 _ROUGHLY = 0.05  # A factor that is known so well, relatively, may be that of other parameters.
 _UNLIKE = 0.5  # Copies' gradients that differ by this part of their norm do not by rounding,
 _NOT_SMALL = 1 / 8  # unless they are so much smaller than the others'.
 _WHOLE = 1e-3  # In float32 a sum over all parameters may be off by this part.
+_OWN = "p.grad itself"
+_MOST_SUPPOSED = 1 << 25  # Ranks send each other gradients of at most so many elements.
 _CONFIRMED = 3  # A sum of gradients must be right along so many directions to be called right.
 
 
@@ -102,6 +104,8 @@ class Judge:
         self._end = time.monotonic() + seconds
         self._found = Judgement()
         self._sums, self._partitions = None, {}
+        self._factors = []  # Groups of pieces are off by these.
+        self._made = {}  # {words for a gradient: (which of _sums, "sum", "mean" or the rank)}
 
     def judge(self):
         keys = list(self._measuring.pieces)
@@ -142,6 +146,8 @@ class Judge:
                 return self._wrong(keys, found)
             unseen = found.unseen()
             self._note_blind(found, unseen)
+            if len(unseen) == len(keys) and found.kinks:
+                return self._at_kinks(keys)
             if len(unseen) == len(keys) or not unseen:
                 break
             keys = unseen
@@ -149,6 +155,13 @@ class Judge:
             self._small(unseen)
         if self._measuring.dtype == torch.float32:
             self._across(every)
+
+    def _at_kinks(self, keys):
+        if len(keys) == 1:
+            return self._undecide(keys, _KINK)
+        for part in self._parts(keys):
+            self._group(part)
+        return None
 
     def _note_blind(self, found, unseen):
         """Notes which error would not have been seen. It is twice the resolution, as what was
@@ -180,7 +193,7 @@ class Judge:
         if found.agrees():
             return self._note_blind(found, [])
         again = self._far(keys, _SEEDS[1])
-        if _is_off(found) and _is_off(again):
+        if all(_is_off(m) and _is_off(self._measuring.with_kinks(m)) for m in (found, again)):
             return self._wrong(keys, found)
         return None
 
@@ -201,8 +214,7 @@ class Judge:
     def _across(self, keys):
         """Finds what is wrong across the gradients' own directions, along which curvature hides it
         in float32. Returns whether there is anything."""
-        if not any(all(self._is_wrong_across(keys, seed, size) for seed in _ACROSS_SEEDS)
-                   for size in _ACROSS_SIZES):
+        if not any(self._is_wrong_across(keys, size) for size in _ACROSS_SIZES):
             return False
         if len(keys) > 1:
             if not any([self._across(part) for part in self._parts(keys)]):
@@ -213,12 +225,21 @@ class Judge:
                           said=found.values(keys[0]), right=self._right(keys[0])))
         return True
 
-    def _is_wrong_across(self, keys, seed, size):
-        """Returns whether gradients differ from what the loss does, also for half the move."""
-        far = self._measuring.measure(keys, seed, alike=None, size=size)
-        if far.agrees():
-            return False
-        return _is_off(self._half_of(far, keys, seed, size, alike=None))
+    def _is_wrong_across(self, keys, size):
+        """Returns whether gradients differ from what the loss does along two directions without
+        kinks, also for half the move."""
+        wrong = 0
+        for seed in _ACROSS_SEEDS:
+            far = self._measuring.measure(keys, seed, alike=None, size=size)
+            if far.agrees():
+                return False
+            near = self._half_of(far, keys, seed, size, alike=None)
+            if not _is_off(near):
+                return False
+            wrong += _is_off(self._measuring.with_kinks(near))
+            if wrong == 2:
+                return True
+        return False
 
     def _rough(self, keys):
         """Handles pieces for which no direction gave a derivative."""
@@ -230,11 +251,13 @@ class Judge:
     def _small(self, keys):
         """Moves pieces further that cannot be seen with a move of the usual size."""
         near = self._half_of(self._measuring.measure(keys, _SEEDS[2], size=8), keys, _SEEDS[2], 8)
+        if not near.agrees():
+            near = self._measuring.with_kinks(near)
         unseen = near.unseen()
         if near.agrees():
             self._note_blind(near, unseen)
             if len(unseen) == len(keys):
-                return self._nothing_seen(keys)
+                return self._at_kinks(keys) if near.kinks else self._nothing_seen(keys)
             return self._small(unseen) if unseen else None
         if abs(near.measured - near.total()) < 10 * near.resolution:
             self._found.too_small += [self._name(key) for key in keys]
@@ -251,6 +274,7 @@ class Judge:
     def _measure(self, keys, seed, alike=True):
         """Returns a measurement, confirmed by half the step if it says that something is wrong, or
         None if no direction gives one, as at kinks."""
+        at_kinks = None
         for attempt in range(3):
             found = self._measuring.measure(keys, seed + 1000 * attempt, alike=alike)
             if found.agrees():
@@ -259,18 +283,21 @@ class Judge:
             change = abs(half.measured - found.measured)
             if half.agrees():
                 return half
+            half = self._measuring.with_kinks(half)
+            if half.agrees():
+                at_kinks = at_kinks or half
+                continue
             if change <= found.resolution + half.resolution + 0.01 * abs(half.measured
                                                                          - half.total()):
                 half.resolution = max(half.resolution, change)
                 return half
-        return None
+        return at_kinks
 
     def _wrong(self, keys, found):
-        if len(keys) == 1:
+        told = self._by_factors(keys, found)
+        if not told and len(keys) == 1:
             return self._one(keys[0], found)
-        if (factor := self._common_factor(keys, found)) is not None:
-            return self._scaled(keys, factor, found)
-        if told := self._by_known_gradients(keys):
+        if told := told or self._by_known_gradients(keys):
             rest = [key for key in keys if key not in told]
             return self._group(rest) if rest else None
         if self._is_late():
@@ -279,6 +306,18 @@ class Judge:
         for part in self._parts(keys):
             self._group(part)
         return None
+
+    def _by_factors(self, keys, found):
+        """Tells pieces that are off by a factor that others are off by, or by a common one. Returns
+        them."""
+        for factor in self._factors:
+            if self._supposed(self._divided_by(factor)).agree(keys):
+                return self._scaled(keys, factor, found)
+        if len(keys) > 1 and (factor := self._common_factor(keys, found)) is not None:
+            if factor and not self._measuring.is_short():
+                self._factors.append(factor)
+            return self._scaled(keys, factor, found)
+        return []
 
     def _parts(self, keys):
         """Splits pieces by their holders, as each rank may have its own factor, or in halves."""
@@ -317,11 +356,19 @@ class Judge:
         return any(self._measuring.runs.gather(time.monotonic() > self._end))
 
     def _scaled(self, keys, factor, found):
+        """Returns those pieces of which p.grad is this many times the derivative."""
+        if factor in self._factors:  # In short dtypes few pieces are seen one by one.
+            keys = self._confirmed(keys, self._divided_by(factor))
         for key in keys:
             holders = self._measuring.pieces[key].holders
             self._add(Finding(_kind_of([factor]), [self._name(key)],
                               {rank: factor for rank in holders}, keys=[key],
                               said=found.values(key), assumed=self._assumed_of(key, factor)))
+        return keys
+
+    def _divided_by(self, factor):
+        return {name: None if g is None else g / factor
+                for name, g in self._measuring.gradients.items()}
 
     def _one(self, key, found):
         """Judges a wrong piece of which all copies say the same."""
@@ -330,8 +377,9 @@ class Judge:
         again = self._resolved(key, _SEEDS[1])
         if again.agrees():  # The gradient is right along another direction.
             return self._undecide([key])
-        if self._has_kink(key):
-            return self._undecide([key], "the loss has a kink here")
+        found, again = map(self._measuring.with_kinks, (found, again))
+        if found.agrees() or again.agrees():
+            return self._undecide([key], _KINK)
         factor = _common(found, again)
         is_multiple = factor is None or self._is_multiple(key, factor)
         between = None if is_multiple is False else _between(found, again)
@@ -342,8 +390,9 @@ class Judge:
             return None
         if factor is None and found.ratio() is None and not any(map(self._is_resolved,
                                                                     (found, again))):
+            beside = "kinks of the loss" if found.kinks > found.resolution / 2 else "rounding"
             return self._undecide([key], "along the directions that were tried, it differs from the"
-                                  " derivative by too little to be sure beside rounding")
+                                  f" derivative by too little to be sure beside {beside}")
         if factor is not None or all(s.size == 0 for s in found.said[key].values()):
             factor = factor or 0.0
             return self._add(Finding(_kind_of([factor]), [self._name(key)],
@@ -364,18 +413,6 @@ class Judge:
             return False
         return self._compare(key, words, measurements, [v[key] for v in values], others)
 
-    def _has_kink(self, key):
-        """Returns whether slopes on both sides stay apart as moves get shorter, as at a ReLU's 0,
-        and p.grad is off by only a few times that: each element may be on either side."""
-        for seed in _SEEDS:
-            far, near = (self._measuring.measure([key], seed, size=size, alike=False)
-                         for size in (1, 0.25))
-            width = abs(near.sides[0] - near.sides[1])
-            if (width < max(0.5 * abs(far.sides[0] - far.sides[1]), 4 * near.resolution)
-                    or abs(near.total() - near.measured) > _AT_A_KINK * width):
-                return False
-        return True
-
     def _is_multiple(self, key, factor):
         """Returns whether p.grad is this multiple of the derivative across its own direction, too,
         where most of what is no multiple shows; None if that is not resolved in float32."""
@@ -383,7 +420,7 @@ class Judge:
         if self._measuring.dtype != torch.float32 or n == 1:
             return True
         is_fine = True
-        for seed in (*_ACROSS_SEEDS, _SEEDS[2]):
+        for seed in (*_ACROSS_SEEDS[:2], _SEEDS[2]):
             m = self._resolved(key, seed, alike=None)
             off, room = abs(m.total() - factor * m.measured), abs(factor) * m.resolution
             # The factor may itself be off by what same_number() allows.
@@ -410,7 +447,8 @@ class Judge:
 
     @staticmethod
     def _is_resolved(found):
-        room = 10 * (found.resolution - found.rounding) + 3 * found.rounding
+        room = (10 * (found.resolution - found.rounding - found.kinks) + 3 * found.rounding
+                + found.kinks)
         return abs(found.measured - found.total()) > room
 
     # -- copies with gradients of their own
@@ -427,7 +465,7 @@ class Judge:
             return self._add(Finding("other", [piece.name], keys=[key], are_unlike=True,
                                      said=found[0].values(key), assumed=self._assumption(piece)))
         # One of many copies may be a multiple along a few directions by chance.
-        found += [self._measuring.measure([key], seed) for seed in _ACROSS_SEEDS]
+        found += [self._measuring.measure([key], seed) for seed in _ACROSS_SEEDS[:2]]
         factors, are_resolved = {}, all(abs(m.measured) > 100 * m.resolution for m in found)
         for rank in piece.holders if are_resolved else ():
             ratios = [m.said[key][rank].value / m.measured for m in found]
@@ -529,10 +567,39 @@ class Judge:
         unseen = {key for m, v in zip(measurements, values) for key in keys
                   if abs(v[key]) < 4 * m.resolution}
         told = set(keys) - unseen
+        unseen = [key for key in keys if key in unseen]
+        if sum(math.prod(self._measuring.pieces[key].shape) for key in unseen) <= _MOST_SUPPOSED:
+            told |= set(self._confirmed(unseen, self._gradients_of(words, unseen)))
         for key in keys:
             if key in told:
                 self._compare(key, words, measurements, [v[key] for v in values], others)
         return told
+
+    def _confirmed(self, keys, gradients):
+        """Returns those of these pieces whose derivative is in gradients {name: tensor or None}, as
+        moves along that show, too. Notes what would not be seen."""
+        found, blind = self._supposed(gradients).confirmed(keys)
+        for key in found:
+            if (name := self._name(key)) in blind:
+                self._found.blind[name] = min(blind[name], self._found.blind.get(name, math.inf))
+        return found
+
+    def _supposed(self, gradients):
+        return _Supposed(self._measuring.with_gradients(gradients), self._end)
+
+    def _gradients_of(self, words, keys):
+        """Returns {name: the gradient that `words` name} of the pieces that this rank holds."""
+        source, how = self._made[words]
+        found, runs = {}, self._measuring.runs
+        for key in keys:
+            piece = self._measuring.pieces[key]
+            is_asked = runs.rank in piece.holders and how in ("sum", "mean", runs.rank)
+            mine = self._sums[source].get(piece.name) if is_asked else None
+            every = [x for x in runs.gather(None if mine is None else mine.cpu()) if x is not None]
+            if every and runs.rank in piece.holders:
+                total = sum(every) / (len(piece.holders) if how == "mean" else 1)
+                found[piece.name] = total.to(runs.parameters[piece.name].device)
+        return found
 
     def _compare(self, key, words, measurements, values, others):
         """Adds a finding if p.grad is not what `words` name. Returns whether it did."""
@@ -542,7 +609,8 @@ class Judge:
         rounding = 8 * error
         are_right, between = True, ()
         for rank in piece.holders:
-            said = [m.said[key][rank] for m in measurements]
+            said = [dataclasses.replace(m.said[key][rank], value=other[_OWN][key, rank])
+                    for m, other in zip(measurements, others)]
             are_right = are_right and all(
                 abs(s.value - value) <= max(self._room(), rounding) * abs(value) + tiny * s.size
                 for s, value in zip(said, values))
@@ -576,9 +644,10 @@ class Judge:
         the ranks have; else ""."""
         for words in others[0]:
             if "p.grad" not in words and all(
-                    abs(said.value - _of_rank(values[words], key, rank)) <= 1e-6 * abs(said.value)
-                    and said.value for m, values in zip(measurements, others)
-                    for rank, said in m.said[key].items()):
+                    mine and abs(mine - _of_rank(values[words], key, rank)) <= 1e-6 * max(
+                        abs(mine), said.size / 10)
+                    for m, values in zip(measurements, others)
+                    for rank, said in m.said[key].items() for mine in [values[_OWN][key, rank]]):
                 return words
         return ""
 
@@ -632,21 +701,25 @@ class Judge:
         """Returns {words: {key: what that gradient says of the move}} for sums and means, over the
         ranks that hold a piece, of p.grad and of what backward brought, and for single ranks'."""
         mine = {words: self._measuring.dots(keys, seed, tensors, alike=alike)
-                for words, tensors in self._sums.items()}
+                for words, tensors in (*self._sums.items(), (_OWN, self._measuring.gradients))}
         every = self._measuring.runs.gather(mine)
         pieces = [self._measuring.pieces[key] for key in keys]
         holders = {piece.holders for piece in pieces}
         whose = f"over {ranks_text(pieces[0].holders) if len(holders) == 1 else _HOLDERS}"
-        found = {}
-        for words in mine:
+        self._made, found = {}, {_OWN: _ByRank({(p.key, rank): every[rank][_OWN][p.key]
+                                                for p in pieces for rank in p.holders})}
+        for words in self._sums:
             by_key = {p.key: [every[rank][words][p.key] for rank in p.holders] for p in pieces}
             sums = {key: sum(values) for key, values in by_key.items()}
             if all(len(p.holders) == 1 for p in pieces):
                 found[words] = sums
+                self._made[words] = words, "sum"
                 continue
             found[f"the sum of {words} {whose}"] = sums
             found[f"the mean of {words} {whose}"] = {key: sums[key] / len(by_key[key])
                                                     for key in sums}
+            self._made |= {f"the {how} of {words} {whose}": (words, how)
+                           for how in ("sum", "mean")}
             for text, groups in self._partitions.items():
                 for how in ("sum", "mean"):
                     found[f"the {how} of {words} over {text}"] = _ByRank({
@@ -656,7 +729,8 @@ class Judge:
                         for rank, ranks in groups.items()})
             for i, rank in enumerate(pieces[0].holders if len(holders) == 1 else ()):
                 found[f"{words} on rank {rank}"] = {key: values[i]
-                                                          for key, values in by_key.items()}
+                                                    for key, values in by_key.items()}
+                self._made[f"{words} on rank {rank}"] = words, rank
         return found
 
     # -- findings
@@ -681,6 +755,8 @@ class Judge:
                     other.names += [n for n in finding.names if n not in other.names]
                     other.keys += finding.keys
                     other.factors = {**other.factors, **finding.factors}
+                    if other.instead != finding.instead:
+                        other.instead = ""
                     if other.between:
                         other.between = _both(finding.between, other.between)
                     break
@@ -700,6 +776,41 @@ class Judge:
                 other.keys += finding.keys
                 self._found.findings.remove(finding)
                 return
+
+
+class _Supposed(Judge):
+    """Judges gradients that are supposed to be right, and that all holders of a piece have."""
+
+    def __init__(self, measuring, end):
+        super().__init__(measuring, dict, 0.0)
+        self._end, self._doubtful = end, set()
+
+    def agree(self, keys):
+        """Returns whether they agree with what the loss does, and well enough to tell a factor."""
+        found = self._measuring.measure(keys, _SEEDS[0])
+        return found.agrees() and abs(found.measured) > 10 * found.resolution
+
+    def confirmed(self, keys):
+        """Returns (pieces that are right, {name: error that would not have been seen})."""
+        self._groups(keys)
+        found = self._found
+        open_ = {*found.too_small, *found.undecided, *found.not_asked,
+                 *(name for finding in found.findings for name in finding.names)}
+        return ([key for key in keys if key not in self._doubtful
+                 and self._name(key) not in open_], found.blind)
+
+    def _wrong(self, keys, found):
+        if len(keys) == 1 or self._is_late():
+            self._doubtful.update(keys)
+            return
+        for part in self._parts(keys):
+            self._group(part)
+
+    def _rough(self, keys):
+        self._doubtful.update(keys)
+
+    def _nothing_seen(self, keys):
+        self._doubtful.update(keys)
 
 
 def with_constants(judgement, again, lines):
@@ -761,8 +872,9 @@ def _alike(a, b):
     if a.between and b.factor is not None:
         low, high = a.between
         return low <= b.factor <= high and high - low <= _ROUGHLY * abs(b.factor)
-    if (a.kind, a.told_right(), a.instead, a.assumed) != (
-            b.kind, b.told_right(), b.instead, b.assumed):
+    if (a.kind, a.told_right(), a.assumed) != (b.kind, b.told_right(), b.assumed):
+        return False
+    if a.instead != b.instead and (a.factor is None or b.factor is None):
         return False
     if a.is_no_multiple != b.is_no_multiple and not a.factors and not b.factors:
         return False

@@ -5,6 +5,7 @@ and along their gradients. The loss's change is one number; what the gradients s
 pieces. Both are of the real move, after rounding to the parameter's dtype.
 """
 
+import copy
 import dataclasses
 import hashlib
 import math
@@ -21,6 +22,7 @@ _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0
 # Values that were once in a shorter dtype may be off by this, relatively.
 _ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 _ZEROS_MOVE = 0.1  # Parameters that are all zero move as if they had this size.
+_KINKS = 2  # Kinks may move what is measured by so many times what is seen of them.
 _SEEN = 4  # An error of this many resolutions is found.
 
 
@@ -42,7 +44,8 @@ class Measurement:
     said: dict
     resolution: float
     rounding: float = 0.0
-    sides: tuple = ()  # The loss changes so on either side.
+    move: tuple = ()  # These are (seed, size, alike) of measure().
+    kinks: float = 0.0  # So much of the resolution is for kinks that the move crosses.
 
     def total(self):
         return sum(self.of(key) for key in self.said)
@@ -76,9 +79,9 @@ class Measurement:
 class Measuring:
     """Measures moves of the pieces. gradients is {name: tensor or None} as the step left them."""
 
-    def __init__(self, runs, pieces, gradients, base, dtypes, cast_to=None):
-        """Takes dtypes, texts of those in which step() computes on this rank, and cast_to, the
-        dtype of its casts if the loss is measured without them."""
+    def __init__(self, runs, pieces, gradients, base, dtypes, again=None):
+        """Takes dtypes, texts of those in which step() computes on this rank, and again(), which
+        runs the step and returns the gradients that it leaves now."""
         self.runs, self.pieces = runs, {piece.key: piece for piece in pieces}
         self.gradients, self.base = gradients, base
         self.dtype = self._coarsest(dtypes)
@@ -86,10 +89,15 @@ class Measuring:
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
         self.was_moved = False  # Whether a move of parameters has changed the loss.
         self.shared = frozenset()  # The holders of these pieces all have the same gradient.
-        self._weights, self._sizes = {}, {}
-        self.cast_to = cast_to
+        self._weights, self._sizes, self._again = {}, {}, again
         self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
-        self._cast_error = 4 * _ROUNDED[cast_to] if cast_to else 0.0
+
+    def with_gradients(self, gradients):
+        """Returns a Measuring as if p.grad were these, which all holders of a piece have alike."""
+        other = copy.copy(self)
+        other.gradients = {name: gradients.get(name) for name in self.gradients}
+        other.shared, other._weights, other._again = frozenset(self.pieces), {}, None
+        return other
 
     # -- the precision
 
@@ -105,7 +113,7 @@ class Measuring:
                 # A gradient that is only rounding error has few digits by nature.
                 if gradient is not None and torch.finfo(gradient.dtype).eps < 2 * error and bool(
                         (gradient.abs() > 64 * torch.finfo(gradient.dtype).eps * largest).any()
-                ) and _holds(gradient, dtype):
+                ) and holds(gradient, dtype):
                     own[key] = (str(dtype).removeprefix("torch."), 8 * error)
                     break
         found = {}
@@ -116,7 +124,7 @@ class Measuring:
 
     def error_of(self, key):
         """Returns the relative error that a gradient has by being rounded to a shorter dtype."""
-        return max(self.rounded.get(key, ("", 0.0))[1], self._cast_error)
+        return self.rounded.get(key, ("", 0.0))[1]
 
     def is_short(self):
         return self.dtype in (torch.bfloat16, torch.float16)
@@ -217,7 +225,7 @@ class Measuring:
             for key, (value, norms) in row.items():
                 said[key][rank] = Said(value, norms)
         found = Measurement((losses[0] - losses[1]) / (2 * step), said, 0.0)
-        found.sides = (losses[0] - self.base) / step, (self.base - losses[1]) / step
+        found.move = seed, size, alike
         weight, total = found.weight(), abs(found.total())
         if total > 0.5 * weight and abs(found.measured) < total:
             weight *= abs(found.measured) / total  # Curvature depends on the loss, not on p.grad.
@@ -228,6 +236,31 @@ class Measuring:
         found.rounding = rounding
         found.resolution = self.noise / step + self._curvature * size**2 * weight + rounding
         return found
+
+    def with_kinks(self, found):
+        """Returns the Measurement with room for kinks of the loss that its move crosses, as of
+        ReLUs near 0: what p.grad says in the middle differs from the mean of both ends then, and
+        not by curvature. Runs whole steps at the ends of the move, and of its half."""
+        if found.kinks or self._again is None:
+            return found
+        seed, size, alike = found.move
+        widths = []
+        for part in (1, 0.5):
+            total = 0.0
+            for sign in (1, -1):
+                moved = self._moved(found.said, seed, sign * part * size * self.step, alike)
+                gradients = self._again()
+                put_back(moved)
+                every = self.runs.gather(self.dots(found.said, seed, gradients, alike=alike))
+                total += sum(self._mean_of(key, every) for key in found.said)
+            own = self.runs.gather(self.dots(found.said, seed, self.gradients, alike=alike))
+            widths.append(abs(total / 2 - sum(self._mean_of(key, own) for key in found.said)))
+        kinks = _KINKS * max(widths)
+        return dataclasses.replace(found, resolution=found.resolution + kinks, kinks=kinks)
+
+    def _mean_of(self, key, every):
+        holders = self.pieces[key].holders
+        return sum(every[rank][key] for rank in holders) / len(holders)
 
     def dots(self, keys, seed, tensors, *, alike=True):
         """Returns {key: what this rank's {name: tensor or None} say of the move}, per unit of the
@@ -333,7 +366,7 @@ def put_back(before):
             local.copy_(value)
 
 
-def _holds(x, dtype):
+def holds(x, dtype):
     """Returns whether all elements are values of a shorter dtype."""
     parts = real(x)
     return bool((parts == parts.to(dtype).to(parts.dtype)).all())

@@ -106,7 +106,6 @@ class Runs(Repeated):
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
         self.held = contextlib.nullcontext()  # Each run is inside this context, and this one's:
         self.widened = contextlib.nullcontext  # It may become a Narrowing's widening().
-        self.around_loss = contextlib.nullcontext  # It may become a Narrowing's widening().
         self.uncut = Uncut(self.parameters)
         self.waited_for = frozenset()  # Calls with these texts are waited for at once.
         self._state = State(model, self.parameters)
@@ -132,10 +131,6 @@ class Runs(Repeated):
         """Returns the loss as run() does, but without backward if the loss is known when it begins:
         if on every rank backward begins once, at the returned loss or at what two runs show to be
         the loss but for a factor."""
-        with self.around_loss():
-            return self._loss()
-
-    def _loss(self):
         if self._ends is None and all(self.gather(self._begins_at[-1])):
             self._ends = True
         if not self._ends:
@@ -267,7 +262,9 @@ class State:
     def __init__(self, model, parameters):
         self._buffers = [(*home, b, local_of(b.detach()).clone())
                          for *home, b in homes_of_buffers(model) if b is not None]
-        self._untrained = _in_main_memory(model)
+        judged = set(map(id, parameters.values()))  # Of copies, some may not be trained.
+        self._untrained = _in_main_memory(p for p in model.parameters()
+                                          if not p.requires_grad and id(p) not in judged)
         self.left_alone = set()  # Those with these ids are not put back.
         self._random = random_states()
         self.gradients = {name: None if p.grad is None else p.grad.detach().clone()
@@ -309,11 +306,10 @@ class State:
             put(state)
 
 
-def _in_main_memory(model):
-    """Returns [(parameter, a copy, its sums)] of those that are not trained: step() may change a
-    teacher's, perhaps only once what it follows has moved. Leaves out subclasses of Tensor, such as
-    quantised weights, which may have no such copy."""
-    untrained = [p for p in model.parameters() if not p.requires_grad]
+def _in_main_memory(untrained):
+    """Returns [(parameter, a copy, its sums)]: step() may change a teacher's, perhaps only once
+    what it follows has moved. Leaves out subclasses of Tensor, such as quantised weights, which may
+    have no such copy."""
     locals_ = [(p, local_of(p.detach())) for p in untrained if not p.is_meta]
     return [(p, x.to("cpu", copy=True), None if x.is_cpu else _sums(x)) for p, x in locals_
             if type(x) is torch.Tensor]

@@ -31,10 +31,11 @@ def _put(x, data, gradient):
     x.grad = gradient
 
 
-def differ(own, wide, largest):
-    """Returns whether a gradient in float64, or None, differs from that in its own dtype by more
-    than rounding; largest is the largest norm of any gradient."""
+def differ(own, wide, largest, dtype=None):
+    """Returns whether a gradient in a wider dtype, or None, differs from that of the step as it is
+    by more than rounding; largest is the largest norm of any gradient, and dtype the coarsest in
+    which the step computes, if that is not the gradient's own."""
     if own is None or wide is None:
         return own is not wide
-    share, left = _ROUNDED.get(own.dtype, (1e-6, 1e-9))
+    share, left = _ROUNDED.get(dtype or own.dtype, (1e-6, 1e-9))
     return not float((own - wide).norm()) <= max(share * float(wide.norm()), left * largest)
