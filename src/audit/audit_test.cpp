@@ -296,6 +296,9 @@ TEST(Judgement, RaisingOnMoreThanOneRankIsWrongAndCalledSo) {
   TrialResult refused = result(kSum, Verdict::kSkipped);
   EXPECT_FALSE(judged({result(kSum, Verdict::kMatch, "", 1), refused}).offered)
       << "one rank shows nothing";
+  TrialResult empty = result(kSum, Verdict::kMatch);
+  empty.trial.program = "empty";
+  EXPECT_FALSE(judged({empty, refused}).offered) << "nor do no elements";
 }
 
 TEST(Judgement, WhatRaisesInBackwardIsNoRefusalUnlessItSaysSo) {

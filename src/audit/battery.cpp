@@ -312,7 +312,7 @@ void add_shapes(Maker& maker) {
   }
   AuditProgram p = maker.base();
   p.inputs["x"] = maker.random({0, 3});
-  maker.add(Aspect::kShape, "empty", p);
+  maker.add(Aspect::kShape, kWithoutElements, p);
   p.inputs["x"] = maker.random({2 * p.ranks, 2, 1, 5});
   maker.add(Aspect::kShape, "four-dims", p);
   // An odd number of elements, which no number of ranks divides unless it must: code that pads, or

@@ -36,7 +36,9 @@ const Finding* finding_named(const CaseResult& r, const std::string& rule) {
 
 bool shares_operand(const Trial& trial) { return trial.mode == "shared"; }
 bool is_on_request(const Trial& trial) { return row_of(trial.aspect).on_request; }
-bool tells_conventions_apart(const TrialResult& t) { return t.result.which.world_size > 1; }
+bool tells_conventions_apart(const TrialResult& t) {
+  return t.result.which.world_size > 1 && t.trial.program != kWithoutElements;
+}
 
 std::string most_named_rule(const std::vector<TrialResult>& results, Losses losses) {
   std::map<std::string, Votes> votes;

@@ -24,7 +24,7 @@ std::string text_of(const CaseResult& result, const std::string& rule);
 // Returns true if the subject gets the program's own tensor and no copy of it.
 bool shares_operand(const Trial& trial);
 bool is_on_request(const Trial& trial);
-// Returns false for one rank, which fits every objective at once and so shows nothing.
+// Returns false where every objective fits and nothing shows: on one rank, and without elements.
 bool tells_conventions_apart(const TrialResult& result);
 
 }  // namespace distgrad

@@ -42,6 +42,8 @@ struct AspectRow {
 std::span<const AspectRow> aspects();  // in the order of Aspect
 const AspectRow& row_of(Aspect aspect);
 
+constexpr const char* kWithoutElements = "empty";  // a program: any function is right of it
+
 struct Trial {
   // Says which losses the ranks have. kSum: each has its own (objective "sum"), so that cotangents
   // differ by rank. kMean: the same under the objective "mean", so the backward starts with 1/N.

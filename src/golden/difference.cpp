@@ -16,11 +16,10 @@ namespace {
 // operators that torch makes of a backward, so another version's may be larger; the larger one
 // serves both.
 bool bound_holds(double stored, double now) {
-  constexpr double kWidest = 4;
   constexpr double kSpared =
       0.71;  // this share of a rounded_up() bound is still no less than the bound
   if (now == 0 || !std::isfinite(now)) return within(stored, now, 0);
-  return stored >= kSpared * now && stored <= kWidest * now;
+  return stored >= kSpared * now && !is_too_wide(stored, now);
 }
 
 // Compares one case and writes what is to be kept into `now_`.
@@ -165,6 +164,11 @@ std::optional<std::uint64_t> ulps_between(double a, double b) {
   const std::uint64_t from_zero_a = distance_from_zero(a), from_zero_b = distance_from_zero(b);
   if (std::signbit(a) != std::signbit(b)) return from_zero_a + from_zero_b;
   return from_zero_a > from_zero_b ? from_zero_a - from_zero_b : from_zero_b - from_zero_a;
+}
+
+bool is_too_wide(double stored, double now) {
+  constexpr double kWidest = 4;
+  return stored > kWidest * now;
 }
 
 double slack_of(double bound, DType dtype) {

@@ -31,6 +31,9 @@ struct Differences {
 // Returns how many float64 steps apart a and b are; nothing where one of them is not finite.
 std::optional<std::uint64_t> ulps_between(double a, double b);
 
+// Returns whether a recorded bound would let wrong values pass that the present one does not.
+bool is_too_wide(double stored, double now);
+
 // Returns how far a stored float64 truth may lie from the present one, given the recorded bound of
 // the dtype. It is 0 where the bound is 0.
 double slack_of(double bound, DType dtype);

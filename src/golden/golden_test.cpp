@@ -273,6 +273,22 @@ TEST(PutInPlace, AStoredTruthThatIsAnotherIsTold) {
               HasSubstr("of the golden file has 0.2 where 0.1 is right now"));
 }
 
+TEST(PutInPlace, AStoredBoundThatLetsMorePassIsTold) {
+  Simulation s = simulation_like(sample(1e-15));
+  EXPECT_THAT(put_in_place(sample(1e-3).cases[0], {}, s),
+              HasSubstr("has the bound 0.001 where 1e-15 is right now: the file was edited"));
+  s = simulation_like(sample(0));
+  EXPECT_THAT(put_in_place(sample(1e-15).cases[0], {}, s), HasSubstr("where 0 is right now"));
+}
+
+TEST(PutInPlace, AStoredLossThatIsAnotherIsTold) {
+  GoldenFile file = sample(1e-15);
+  Simulation s = simulation_like(file);
+  file.cases[0].losses[1] += 1;
+  EXPECT_THAT(put_in_place(file.cases[0], {}, s),
+              HasSubstr("rank 1's loss of the golden file has"));
+}
+
 // A right run lies within the bound of this torch's truth, of which the stored one is a little off.
 TEST(PutInPlace, TheBoundCoversWhatMachinesDifferBy) {
   Simulation s = simulation_like(sample(1e-15));

@@ -69,13 +69,35 @@ bool fits(const GradientRecord& record, const Gradient& simulated, const CaseRec
   return differences.empty();
 }
 
-// Returns the first element that the file and the simulation differ in by more than machines may.
-std::optional<std::size_t> first_apart(const Array& stored, const Array& bounds, DType dtype,
-                                       const Array& simulated) {
-  for (std::size_t i = 0; i < stored.values().size(); ++i)
-    if (std::abs(stored.values()[i] - simulated.values()[i]) > slack_of(bounds.values()[i], dtype))
-      return i;
-  return {};
+constexpr const char* kEdited = "the file was edited, or is out of date (distgrad golden diff)";
+
+// Returns what is wrong with a stored value or bound of `what`, given those of now, or "".
+std::string apart_text(const std::string& what, double stored, double simulated, double bound,
+                       std::optional<double> simulated_bound, DType dtype) {
+  if (simulated_bound && is_too_wide(bound, *simulated_bound))
+    return fmt::format("{} of the golden file has the bound {:.3g} where {:.3g} is right now: {}",
+                       what, bound, *simulated_bound, kEdited);
+  if (std::abs(stored - simulated) > slack_of(bound, dtype))
+    return fmt::format("{} of the golden file has {:.9g} where {:.9g} is right now: {}", what,
+                       stored, simulated, kEdited);
+  return "";
+}
+
+// Returns what apart_text() says of the first element of a part, if it says anything.
+std::string part_apart_text(const GradientRecord& record, std::size_t p, const Array& simulated,
+                            const Gradient* bounds, DType dtype) {
+  const bool has_bounds = bounds && p < bounds->parts.size() && bounds->parts[p] &&
+                          bounds->parts[p]->shape() == simulated.shape();
+  for (std::size_t i = 0; i < simulated.values().size(); ++i) {
+    std::optional<double> bound;
+    if (has_bounds) bound = bounds->parts[p]->values()[i];
+    if (std::string why =
+            apart_text(record.input, record.parts[p].values()[i], simulated.values()[i],
+                       record.bounds[p].values()[i], bound, dtype);
+        !why.empty())
+      return why;
+  }
+  return "";
 }
 
 std::string replace_gradient(const GradientRecord& record, const CaseRecord& c,
@@ -92,11 +114,8 @@ std::string replace_gradient(const GradientRecord& record, const CaseRecord& c,
   for (std::size_t p = 0; p < record.parts.size(); ++p) {
     Array part = truth->parts[p].value_or(Array::scalar(0));
     if (part.shape() != record.parts[p].shape()) return unlike;
-    if (const auto at = first_apart(record.parts[p], record.bounds[p], c.dtype, part))
-      return fmt::format(
-          "{} of the golden file has {:.9g} where {:.9g} is right now: the file was edited, or is "
-          "out of date (distgrad golden diff)",
-          record.input, record.parts[p].values()[*at], part.values()[*at]);
+    if (std::string why = part_apart_text(record, p, part, bounds, c.dtype); !why.empty())
+      return why;
     Array bound;
     replace_part(record.parts[p], record.bounds[p], c.dtype, part, bound);
     truth->parts[p] = part;
@@ -124,8 +143,15 @@ std::string put_in_place(const CaseRecord& c, const Program&, Simulation& simula
   if (c.losses.size() != simulation.losses.size()) return "the golden file has other ranks' losses";
   for (const GradientRecord& record : c.gradients)
     if (std::string why = replace_gradient(record, c, simulation); !why.empty()) return why;
+  std::vector<std::optional<double>> now(simulation.loss_bounds.begin(),
+                                         simulation.loss_bounds.end());
+  now.resize(c.losses.size());
   simulation.loss_bounds.resize(c.losses.size());
   for (std::size_t r = 0; r < c.losses.size(); ++r) {
+    if (std::string why = apart_text(fmt::format("rank {}'s loss", r), c.losses[r],
+                                     simulation.losses[r], c.loss_bounds[r], now[r], c.dtype);
+        !why.empty())
+      return why;
     simulation.loss_bounds[r] =
         bound_around_stored(c.losses[r], simulation.losses[r], c.loss_bounds[r], c.dtype);
     simulation.losses[r] = c.losses[r];

@@ -95,6 +95,11 @@ FILE = textwrap.dedent("""
         return (Sum.apply(a) - b.detach()).square()
 
 
+    def in_cpp(x):
+        torch.ops.load_library(os.environ["EXAMPLE_OPERATORS"])
+        return 2 * x + torch.ops.example.reduce_from_region(x, dist.group.WORLD.group_name)
+
+
     def printing(x):
         if dist.get_rank() == 1:
             print("a word of rank 1")
@@ -321,6 +326,15 @@ class Command(unittest.TestCase):
         self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (1, True), out)
         code, out, _ = self.call(*arguments, "--strict", "--detached", line)
         self.assertEqual((code, "gradcheck: right on 2 ranks" in out), (0, True), out)
+
+    def test_the_forward_of_a_function_in_cpp_detaches_nothing(self):
+        library = Path(os.environ["DISTGRAD"]).parents[1] / "tests" / "example_operators.so"
+        with mock.patch.dict(os.environ, {"EXAMPLE_OPERATORS": str(library)}):
+            code, out, _ = self.call("mine.py:in_cpp", "--ranks", "3", "--input", "randn(2)")
+        self.assertEqual(code, 1, out)
+        self.assertIn("missing-reduction", out)
+        self.assertIn("right      x̄_r = Σ_k ȳ_k + 2 ȳ_r", out)
+        self.assertNotIn("detach", out)
 
     def test_a_compiled_function_is_not_disturbed(self):
         Path(self.folder, "compiled.py").write_text(textwrap.dedent("""

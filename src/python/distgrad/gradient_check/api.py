@@ -49,7 +49,8 @@ def gradcheck(
     detached: lines, as the report names them, where what is detached is a constant on purpose:
         ("moco.py:12",); True: wherever it is.
     objective: what the ranks' losses are together: "sum" (each its own), "mean" (likewise, and each
-        rank calls backward on its own undivided), "replicated" (all ranks compute one and the same
+        rank calls backward on its own undivided; not inside DistributedDataParallel, which averages
+        itself), "replicated" (all ranks compute one and the same
         loss). copies: names of inputs that are copies of one tensor on all ranks: ("x", "norm").
         Where the objective is given and copies are not, inputs that are equal on all ranks are
         taken for them.

@@ -2,7 +2,9 @@
 inputs that are copies of one tensor.
 
     sum         J = Σ_k l_k, each loss the rank's own
-    mean        J = 1/N Σ_k l_k, each rank calls backward on its own loss undivided
+    mean        J = 1/N Σ_k l_k, each rank calls backward on its own loss undivided, and nothing
+                averages gradients afterwards, as DistributedDataParallel would: inside of it an
+                operator is right by `sum`
     replicated  J = l_0, all losses being one function of outputs that are the same on all ranks
 
 A copy should have the gradient of all copies. If an output is not the same on all ranks, each rank
@@ -39,6 +41,8 @@ class Convention:
 
     def text(self):
         found = f'objective "{self.objective}"'
+        if self.objective == "mean":
+            found += ", if no gradient is averaged afterwards, as DistributedDataParallel does"
         if not self.copies:
             return found
         why = " (assumed, as they are equal on all ranks)" if self.is_assumed else ""

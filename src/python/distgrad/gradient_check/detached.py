@@ -90,7 +90,7 @@ class HeldConstants(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if not torch.is_grad_enabled() and not self._functions.gives_itself:
+        if self._functions.is_no_grad() and not self._functions.gives_itself:
             what, written = _under_no_grad(func), self.written(func, args, kwargs)
             args, kwargs = tree_map(
                 lambda x: self.constant(x, what) if _is_cut(x) and not any(
@@ -132,8 +132,16 @@ class _Functions(TorchFunctionMode):
         # True while autograd makes its view of an input that a Function's forward returns
         # unchanged. That view is in the graph afterwards, so it is not detached.
         self.gives_itself = False
+        self._is_asked = not torch.is_grad_enabled()  # Whether Python code has asked for no_grad.
+
+    def is_no_grad(self):
+        """Returns whether Python code has turned gradients off. An autograd.Function in C++ turns
+        them off, too, while its forward runs, which takes nothing out of the graph."""
+        return not torch.is_grad_enabled() and (self._is_asked or torch.is_inference_mode_enabled())
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch._C._set_grad_enabled or torch.is_grad_enabled():
+            self._is_asked = func is torch._C._set_grad_enabled and not args[0]
         self.gives_itself = func is _TENSOR.view_as and args[0] is args[1]
         result = func(*args, **(kwargs or {}))
         self.gives_itself = False

@@ -92,7 +92,7 @@ def bases_of(pair):
 
 
 def _jacobian_term(names, a, k, b):
-    return f"{names.derivative}_{{{k},{a}}}ᵀ {names.cotangent}_{_index(k)}"
+    return f"{names.derivative}_{{{b},{a}}}ᵀ {names.cotangent}_{_index(k)}"
 
 
 def _slices(pair):

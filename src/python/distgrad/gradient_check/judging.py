@@ -26,7 +26,7 @@ _FACTORS = (2, 0.5, -1)  # These are tried if all elements are tied.
 _MOST_BLOCK = 3  # Blocks with more rows or columns are not shown in full.
 _OBJECTIVES = {
     "replicated": 'one loss that every rank computes from it (objective "replicated")',
-    "mean": 'the mean of all ranks\' losses, each rank\'s loss undivided (objective "mean")',
+    "mean": 'the mean of all ranks\' losses, if nothing averages afterwards (objective "mean")',
     "replicated" + COPIED: 'one loss that every rank computes from it (objective "replicated"), and'
     " {input} one tensor of which every rank holds a copy",
     "sum" + COPIED: "{input} one tensor of which every rank holds a copy: each copy has the"

@@ -25,6 +25,23 @@ def of_sum(name, backward, finding, *measured, **more):
     return Case(name, function(reduced, backward), matrix, finding, measured or None, SUM, **more)
 
 
+def halo(x):
+    """Returns the rank's rows between the next rows of its neighbours; the outermost have none."""
+    ranks = gathered(x)
+    rows = [ranks[me() - 1][-1:] if me() else torch.zeros_like(x[:1]), x,
+            ranks[me() + 1][:1] if me() < n() - 1 else torch.zeros_like(x[:1])]
+    return torch.cat(rows)
+
+
+def wrapped_halo(g, x):
+    """Gives the outermost ranks' rows each other's cotangents as well."""
+    ranks = gathered(g)
+    out = g[1:-1].clone()
+    out[-1:] += ranks[(me() + 1) % n()][:1]
+    out[:1] += ranks[me() - 1][-1:]
+    return out
+
+
 class ForgetsTheFactor(torch.autograd.Function):
     """Gives its factor no gradient. Its forward gets no context, by which it would be known."""
 
@@ -833,6 +850,12 @@ MORE = [
          lambda x, w: function(reduced, in_float32)(torch.softmax(60 * x, -1) + w),
          lambda: (right.scores(torch.float32)(), matrix(1, 3, torch.float32)), "identity-backward",
          words=("y -> w", "in float32")),
+    Case("a halo that wraps around", function(halo, wrapped_halo), lambda: matrix(3, 2),
+         "other-backward", ("x̄_0 = J_{0,0}ᵀ ȳ_0 + J_{1,0}ᵀ ȳ_1 + J_{0,1}ᵀ ȳ_2",
+                            "x̄_1 = Σ_k J_{k,1}ᵀ ȳ_k",
+                            "x̄_2 = J_{1,0}ᵀ ȳ_0 + J_{1,2}ᵀ ȳ_1 + J_{2,2}ᵀ ȳ_2"),
+         ("x̄_0 = Σ_{k≠2} J_{k,0}ᵀ ȳ_k", "x̄_1 = Σ_k J_{k,1}ᵀ ȳ_k", "x̄_2 = Σ_{k≠0} J_{k,2}ᵀ ȳ_k"),
+         ranks=(3,)),
     Case("large: identity", function(reduced, lambda g, x: g.clone()), large, "identity-backward",
          ("x̄_r = ȳ_r",), SUM, options=LARGE),
     Case("large: without rank 1", function(reduced, lambda g, x: reduced(g * (me() != 1))), large,
