@@ -287,7 +287,10 @@ void print_summary(const Result& result, const Options& options, const FuzzLists
         for_terminal(first_line(message)));
   }
   say("{} Again: {}\n",
-      result.found == 0 ? "Nothing found." : fmt::format("{} found.", result.found),
+      tally.programs == 0
+          ? "No program ran: the time was over, or the run was ended, before one did."
+      : result.found == 0 ? "Nothing found."
+                          : fmt::format("{} found.", result.found),
       again_text(options, lists, tally.drawn));
   if (result.found == 0) return;
   const bool code =

@@ -292,14 +292,17 @@ void Fuzzer::note(const Item& item) {
 }
 
 void Fuzzer::shrink_failure(const Item& item, FuzzFailure& failure) {
+  std::map<nlohmann::ordered_json, std::string> texts;  // of smaller programs that show it, too
   const StillShows still_shows = [&](const std::vector<nlohmann::ordered_json>& documents) {
     std::vector<std::unique_ptr<Item>> items;
     for (const auto& document : documents)
       items.push_back(make_item(document, item.subject, item.index));
     verify_items(items);
     std::vector<bool> shown;
-    for (const auto& tried : items)
-      shown.push_back(tried->has_failed() && tried->key() == failure.key);
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      shown.push_back(items[i]->has_failed() && items[i]->key() == failure.key);
+      if (shown.back()) texts[documents[i]] = items[i]->text();
+    }
     return shown;
   };
   ShrinkOptions how;
@@ -310,6 +313,8 @@ void Fuzzer::shrink_failure(const Item& item, FuzzFailure& failure) {
   Shrunk shrunk = shrink(item.document, still_shows, how);
   failure.shrinks = shrunk.reductions.size();
   failure.is_minimal = shrunk.is_minimal;
+  if (const auto text = texts.find(shrunk.document); text != texts.end())
+    failure.text = text->second;
   failure.scenario = std::move(shrunk.document);
 }
 

@@ -350,7 +350,7 @@ class Loading(unittest.TestCase):
         for kind, name, value in (("all_reduce", "Comm.total", 8 * X), ("all_reduce", "Sum", 8 * X),
                                   ("reduce_scatter", "chunked", 8 * X[:3])):
             text = self.assert_error(f"{kind}=python:{path}:{name}", "Write the call out")
-            written = shlex.split(text.splitlines()[2])[1]
+            written = shlex.split(text.splitlines()[2])[0]
             subject = load_subject(written.replace("(...)", "()").replace("...", "8"))
             self.assertTrue(torch.equal(subject(call(kind), X), value), written)
 

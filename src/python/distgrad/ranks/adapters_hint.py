@@ -74,8 +74,8 @@ def adapter_text(binding, place, owner=""):
     call = f"{name}{made}({', '.join(handed)})"
     if "torch." in call:
         imports += "    import torch.distributed\n"
-    return (f". Write the call out:\n\n    --subject {shlex.quote(subject)}\n\n"
+    return (f". Write the call out, as the subject\n\n    {shlex.quote(subject)}\n\n"
             f"or, where more is to be done, an adapter, {where}:\n\n{imports}"
             + ("\n" if imports else "") +
             f"    def {adapter}({', '.join(taken)}):\n        return {call}\n\n"
-            f"and name it: --subject {kind}=python:{home}:{adapter}")
+            f"and name it as the subject: {kind}=python:{home}:{adapter}")
