@@ -196,8 +196,8 @@ TEST_F(Fuzz, ATimeInWhichNothingRanIsNoneInWhichNothingWasFound) {
   write("mutants.py", kMutants);
   EXPECT_EQ(distgrad("fuzz --subject python:mutants.py --collective all_reduce --seconds 0.01"), 4)
       << out_ << err_;
-  EXPECT_THAT(out_, AllOf(HasSubstr("No program ran: the time was over"),
-                          Not(HasSubstr("Nothing found"))));
+  EXPECT_THAT(
+      out_, AllOf(HasSubstr("No program ran: the time was over"), Not(HasSubstr("Nothing found"))));
 }
 
 TEST_F(Fuzz, WhatHangsWheneverItIsAskedIsTold) {

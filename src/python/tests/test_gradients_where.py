@@ -189,6 +189,88 @@ def in_pairs():
     return model, step
 
 
+def alike_in_pairs():
+    """Gives ranks 0 and 1, and 2 and 3, the same data, and reduces all but one bias."""
+    model = layers()
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(dist.get_rank() // 2)).double()
+
+    def step():
+        model.zero_grad()
+        loss = squares(model(x))
+        loss.backward()
+        for name, p in model.named_parameters():
+            if name != "2.bias":
+                dist.all_reduce(p.grad)
+                p.grad /= RANKS
+        return loss
+
+    for ranks_of_group in ([0, 1], [2, 3]):
+        dist.new_group(ranks_of_group)
+    return model, step
+
+
+class Adversaries(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.made, self.judge = layers(seed=1), nn.Linear(3, 1).double()
+
+
+def of_adversaries():
+    """Trains two networks in one step, which returns the loss of one of them."""
+    model, x, real = Adversaries(), data(), data()[:, :3]
+
+    def step():
+        model.zero_grad()
+        made = model.made(x)
+        of_judge = squares(model.judge(real) - 1) + squares(model.judge(made.detach()))
+        of_judge.backward()
+        judging = [p.grad.clone() for p in model.judge.parameters()]
+        loss = squares(model.judge(made) - 1)
+        loss.backward()
+        for p, g in zip(model.judge.parameters(), judging):
+            p.grad = g
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= RANKS
+        return loss
+
+    return model, step
+
+
+def pipeline(divisor):
+    """Has a stage on each rank, and two micro-batches; rank 2 divides what it sends back."""
+    rank, batches = dist.get_rank(), data().chunk(2)
+    torch.manual_seed(rank)
+    model = nn.Sequential()
+    model.add_module(f"stage{rank}", nn.Linear(4, 4).double())
+
+    def step():
+        model.zero_grad()
+        given, made, total = [], [], 0.0
+        for batch in batches:
+            x = batch.clone() if rank == 0 else torch.empty(4, 4).double()
+            if rank:
+                dist.recv(x, rank - 1)
+            given.append(x.requires_grad_())
+            made.append(torch.tanh(model(given[-1])))
+            if rank < RANKS - 1:
+                dist.send(made[-1].detach(), rank + 1)
+        for x, y in zip(given, made):
+            g = torch.empty(4, 4).double()
+            if rank < RANKS - 1:
+                dist.recv(g, rank + 1)
+                y.backward(g)
+            else:
+                loss = squares(y) / 2
+                loss.backward()
+                total += loss.item()
+            if rank:
+                dist.send(x.grad / (divisor if rank == 2 else 1), rank - 1)
+        return total if rank == RANKS - 1 else None
+
+    return model, step
+
+
 def under_autocast():
     model, x, generator = layers(torch.float32), data(torch.float32), torch.Generator()
     y = torch.randint(0, 3, (8,), generator=generator.manual_seed(dist.get_rank()))
@@ -264,6 +346,9 @@ def everything():
                                                                             "other.bias")))
     check("under autocast", *under_autocast())
     check("in pairs", *in_pairs())
+    check("alike in pairs", *alike_in_pairs())
+    check("adversaries", *of_adversaries())
+    check("pipeline", *pipeline(4), objective="sum")
     check("divided by a group", model, averaged(model, squares, change=lambda: halve(model)))
     check("spectral norm", *with_spectral_norm())
     check("1024 times", *scaled_head())
@@ -341,6 +426,19 @@ class Where(unittest.TestCase):
                       self.report("in pairs"))
         self.assertIn("p.grad is 0.5 times the derivative of the loss: 1 over the number of ranks"
                       " in a group.", self.report("divided by a group"))
+
+    def test_what_nothing_reduces_is_no_mean_over_ranks_that_have_it_alike(self):
+        self.assertIn("It is what backward brought. The mean of p.grad over ranks 0, 1, 2, 3 is",
+                      self.report("alike in pairs"))
+
+    def test_outputs_of_which_nothing_is_known_are_no_right_ones(self):
+        text = self.report("adversaries")
+        self.assertRegex(text, r"others of modules? judge could not be|those of module judge could")
+        self.assertNotIn("the mistake lies between", text)
+
+    def test_the_stages_of_a_pipeline_between_which_backward_departs_are_named(self):
+        self.assertRegex(self.report("pipeline"), r"between the outputs of stage2( \(call 2\))? and"
+                         r" stage1 \(call 2\): the cotangent is right at the first, and 0.25 times")
 
     def test_what_a_module_inside_ddp_computes_under_no_grad_is_the_steps(self):
         self.assertIn("p.grad is the derivative of the loss if what step() detaches is a constant",

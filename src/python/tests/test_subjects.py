@@ -324,10 +324,10 @@ class Loading(unittest.TestCase):
                           "    return x * bits * n_ranks\n")
         text = self.assert_error(f"all_reduce=python:{path}:quantised_sum", "`bits` is not known")
         lines = text.replace("bits=...", "bits=8").splitlines()
-        written = shlex.split(lines[2])[1]
+        written = shlex.split(lines[2])[0]
         self.assertIn("quantised_sum(x, bits=8, n_ranks=world_size, group=group)", written)
         self.write("adapters.py", "\n".join(lines[5:-1]).replace("group.size()", "2"))
-        for subject in (written, lines[-1].partition("--subject ")[2]):
+        for subject in (written, lines[-1].partition("as the subject: ")[2]):
             value = load_subject(subject)(call("all_reduce"), X)
             self.assertTrue(torch.equal(value, 16 * X), subject)
 

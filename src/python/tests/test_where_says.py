@@ -488,8 +488,8 @@ def not_piped():
 class Pipes(unittest.TestCase):
     def test_gradients_of_other_micro_batches_depart_at_the_stage(self):
         text = " ".join(str(report_of(piped, not_piped, 2)).split())
-        self.assertRegex(text, r"Backward departs between the loss and the output of first .*: the"
-                               " cotangent is wrong there")
+        self.assertRegex(text, r"Backward departs between the outputs of last .*and first .*: the"
+                               " cotangent is right at the first, and wrong at the second")
 
 
 # ---- a function that sums in a subgroup is not judged by itself

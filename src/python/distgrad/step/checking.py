@@ -19,7 +19,8 @@ from .clipping import Clipping
 from .errors import StepError
 from .frozen import half_frozen
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
-from .judging import BLIND, Judge, with_constants
+from .findings import same_number, with_constants
+from .judging import BLIND, Judge
 from .measuring import Measuring, holds, put_back
 from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
@@ -536,7 +537,11 @@ class _Check:
         wrong = [name for w in report.wrong for name in w.parameters]
         off = max((abs(finding.factors.get(rank, math.inf) - 1) for finding in findings
                    for rank in finding.said), default=math.inf)
-        report.where = outputs.told(places, wrong, off) + outputs.calls(places)
+        has_copies = any(len(finding.said) > 1 for finding in findings)
+        is_mean = has_copies and any(f.factor is not None and same_number(
+            f.factor * self._runs.team.size, 1) for f in findings)
+        follows = "mean" if is_mean else "sum" if has_copies else ""
+        report.where = outputs.told(places, wrong, off, follows=follows) + outputs.calls(places)
         if report.where and report.detached:
             report.where.insert(0, held_text(report.detached))
         report.places = as_data(places, precision.slack)

@@ -15,9 +15,10 @@ import time
 import torch
 
 from ..words import ranks_text
+from .findings import ROUGHLY, Finding, Judgement, kind_of, overlap, same_number
+from .known_gradients import HOLDERS, KnownGradients
 from .outputs import Watch
 from .roots import is_in_backward
-from .subgroups import partitions, subgroups
 from .variables import digest, local_of, may_be_pieces
 
 _ROUNDS = 4  # Pieces that are too small to be seen are moved without the others so many times.
@@ -27,71 +28,14 @@ _ACROSS_SEEDS = (14, 15, 16, 17)
 _ACROSS_SIZES = (1, 4)  # These are sizes of moves, relative to the usual one.
 _CONFIRMED_BY = 4  # An error counts if it is so many times the resolution, or another one's.
 _ALIKE = 1e-3  # Copies' gradients that differ by less, relatively, differ by rounding.
-_HOLDERS = "the ranks that hold it"
 _CLEAR = 3  # A common factor differs from 1 by so many times the error of ratios.
 _LIKELY = 4  # Rounding moves gradients by so many times less than the room that they get.
 BLIND = 0.1  # Errors of this part of a gradient, or more, are noted if they would not be seen.
 _FEW = 4  # So few parameters are each moved alone to see more.
 _KINK = "the loss has a kink here"
-_ROUGHLY = 0.05  # A factor that is known so well, relatively, may be that of other parameters.
 _UNLIKE = 0.5  # Copies' gradients that differ by this part of their norm do not by rounding,
 _NOT_SMALL = 1 / 8  # unless they are so much smaller than the others'.
-_WHOLE = 1e-3  # In float32 a sum over all parameters may be off by this part.
-_OWN = "p.grad itself"
 _MOST_SUPPOSED = 1 << 25  # Ranks send each other gradients of at most so many elements.
-_CONFIRMED = 3  # A sum of gradients must be right along so many directions to be called right.
-
-
-@dataclasses.dataclass
-class Finding:
-    """Describes parameters that are wrong in the same way; kind is "factor", "zero" or "other".
-    factors is {rank: p.grad over the derivative} of ranks where that is one number; right says in
-    words what is the derivative instead, or is "" if that is not known."""
-
-    kind: str
-    names: list
-    factors: dict = dataclasses.field(default_factory=dict)
-    right: str = ""
-    instead: str = ""  # It says in words what p.grad is, if that is known.
-    assumed: str = ""  # It says what is taken for granted.
-    said: dict = dataclasses.field(default_factory=dict)  # {rank: what its p.grad says}
-    between: tuple = ()  # If there is a factor, it lies between these two numbers.
-    is_no_multiple: bool = False  # Directions show that there is no factor.
-    are_unlike: bool = False  # Copies have different gradients, and nothing else is known.
-    held: str = ""  # It names lines; what they detach is a constant in the derivative.
-    keys: list = dataclasses.field(default_factory=list)
-
-    @property
-    def factor(self):
-        """Returns the factor if it is one number on all ranks that hold the piece, else None."""
-        values = list(self.factors.values())
-        close = values and self.factors.keys() >= self.said.keys() and all(
-            same_number(v, values[0]) for v in values)
-        return sum(values) / len(values) if close else None
-
-    def told_right(self):
-        """Returns `right`, but for a sum over ranks that have the same gradient: a factor tells
-        that already, even if it is known roughly."""
-        has_factor = self.factor is not None or self.between and are_same(self.said.values())
-        return "" if has_factor and "of p.grad" in self.right else self.right
-
-    def part(self, keep):
-        """Returns this Finding of the pieces with keep(key) alone."""
-        keys = list(filter(keep, self.keys))
-        return dataclasses.replace(self, keys=keys,
-                                   names=list(dict.fromkeys(map(_name_in, keys))))
-
-
-@dataclasses.dataclass
-class Judgement:
-    findings: list = dataclasses.field(default_factory=list)
-    undecided: dict = dataclasses.field(default_factory=dict)  # {name: why}
-    too_small: list = dataclasses.field(default_factory=list)  # names
-    is_suspicious: bool = False  # The gradients of some of these differ from what the loss does.
-    not_asked: list = dataclasses.field(default_factory=list)  # names
-    ambiguous: list = dataclasses.field(default_factory=list)  # names that are right as pieces only
-    # {name: the relative size of an error that would not have been seen} is for right ones.
-    blind: dict = dataclasses.field(default_factory=dict)
 
 
 class Judge:
@@ -103,9 +47,8 @@ class Judge:
         self._measuring, self._alternatives = measuring, alternatives
         self._end = time.monotonic() + seconds
         self._found = Judgement()
-        self._sums, self._partitions = None, {}
+        self._known = KnownGradients(measuring, alternatives)
         self._factors = []  # Groups of pieces are off by these.
-        self._made = {}  # {words for a gradient: (which of _sums, "sum", "mean" or the rank)}
 
     def judge(self):
         keys = list(self._measuring.pieces)
@@ -125,7 +68,7 @@ class Judge:
         for key in apart:
             self._copies(key)
         self._look_closer()
-        self._join()
+        self._found.join({key: math.prod(p.shape) for key, p in self._measuring.pieces.items()})
         return self._found
 
     # -- groups
@@ -361,7 +304,7 @@ class Judge:
             keys = self._confirmed(keys, self._divided_by(factor))
         for key in keys:
             holders = self._measuring.pieces[key].holders
-            self._add(Finding(_kind_of([factor]), [self._name(key)],
+            self._add(Finding(kind_of([factor]), [self._name(key)],
                               {rank: factor for rank in holders}, keys=[key],
                               said=found.values(key), assumed=self._assumed_of(key, factor)))
         return keys
@@ -385,8 +328,8 @@ class Judge:
         between = None if is_multiple is False else _between(found, again)
         factor = factor if is_multiple else None
         said = found.values(key)
-        known = None if factor is not None else self._known_gradient([key], True)
-        if known is not None and self._compare_with_known(key, *known):
+        known = None if factor is not None else self._known.derivative_of([key], True)
+        if known is not None and self._compare_with_known(key, known):
             return None
         if factor is None and found.ratio() is None and not any(map(self._is_resolved,
                                                                     (found, again))):
@@ -395,23 +338,22 @@ class Judge:
                                   f" derivative by too little to be sure beside {beside}")
         if factor is not None or all(s.size == 0 for s in found.said[key].values()):
             factor = factor or 0.0
-            return self._add(Finding(_kind_of([factor]), [self._name(key)],
+            return self._add(Finding(kind_of([factor]), [self._name(key)],
                                      {rank: factor for rank in said}, keys=[key], said=said,
-                                     right=known[0] if known else self._right(key),
+                                     right=known.words if known else self._right(key),
                                      assumed=self._assumed_of(key, factor)))
         self._add(Finding("other", [self._name(key)], {}, keys=[key], said=said,
-                          right=known[0] if known else "", between=between or (),
+                          right=known.words if known else "", between=between or (),
                           is_no_multiple=(between is None and is_multiple is not None
                                           and not self._measuring.is_short())))
         return None
 
-    def _compare_with_known(self, key, words, measurements, values, others):
-        """Adds a finding if p.grad is clearly off, along all directions, and `words` name what is
-        the derivative. Returns whether it did."""
-        if not all(_is_off(m) and abs(v[key]) > m.resolution
-                   for m, v in zip(measurements, values)):
-            return False
-        return self._compare(key, words, measurements, [v[key] for v in values], others)
+    def _compare_with_known(self, key, known):
+        """Adds a finding if p.grad is clearly off, along all directions, and known.words name what
+        is the derivative. Returns whether it did."""
+        return all(_is_off(m) and abs(value) > m.resolution
+                   for m, value in zip(known.measurements, known.says(key))) and self._compare(
+                       key, known)
 
     def _is_multiple(self, key, factor):
         """Returns whether p.grad is this multiple of the derivative across its own direction, too,
@@ -427,7 +369,7 @@ class Judge:
             if off > _CONFIRMED_BY * room + 0.01 * abs(m.total()):
                 return False
             size = max(said.size for said in m.said[key].values()) / math.sqrt(n)
-            is_fine = is_fine and off <= room + 0.01 * abs(m.total()) and room <= _ROUGHLY * size
+            is_fine = is_fine and off <= room + 0.01 * abs(m.total()) and room <= ROUGHLY * size
         return is_fine or None
 
     def _resolved(self, key, seed, alike=False):
@@ -554,25 +496,23 @@ class Judge:
     def _right(self, key, is_wrong=True):
         """Returns words for a known gradient that is this piece's measured derivative along several
         directions, or ""."""
-        known = self._known_gradient([key], is_wrong)
-        return "" if known is None else known[0]
+        known = self._known.derivative_of([key], is_wrong)
+        return known.words if known else ""
 
     def _by_known_gradients(self, keys, is_wrong=True):
         """Compares each piece with a sum of what the ranks have, if there is one that is the
         derivative of all of these together. Returns the pieces that it decides."""
-        known = self._known_gradient(keys, is_wrong)
+        known = self._known.derivative_of(keys, is_wrong)
         if known is None:
             return set()
-        words, measurements, values, others = known
-        unseen = {key for m, v in zip(measurements, values) for key in keys
-                  if abs(v[key]) < 4 * m.resolution}
-        told = set(keys) - unseen
-        unseen = [key for key in keys if key in unseen]
+        unseen = [key for key in keys if any(
+            abs(value) < 4 * m.resolution for m, value in zip(known.measurements, known.says(key)))]
+        told = set(keys).difference(unseen)
         if sum(math.prod(self._measuring.pieces[key].shape) for key in unseen) <= _MOST_SUPPOSED:
-            told |= set(self._confirmed(unseen, self._gradients_of(words, unseen)))
+            told |= set(self._confirmed(unseen, self._known.gradients_of(known.words, unseen)))
         for key in keys:
             if key in told:
-                self._compare(key, words, measurements, [v[key] for v in values], others)
+                self._compare(key, known)
         return told
 
     def _confirmed(self, keys, gradients):
@@ -587,151 +527,46 @@ class Judge:
     def _supposed(self, gradients):
         return _Supposed(self._measuring.with_gradients(gradients), self._end)
 
-    def _gradients_of(self, words, keys):
-        """Returns {name: the gradient that `words` name} of the pieces that this rank holds."""
-        source, how = self._made[words]
-        found, runs = {}, self._measuring.runs
-        for key in keys:
-            piece = self._measuring.pieces[key]
-            is_asked = runs.rank in piece.holders and how in ("sum", "mean", runs.rank)
-            mine = self._sums[source].get(piece.name) if is_asked else None
-            every = [x for x in runs.gather(None if mine is None else mine.cpu()) if x is not None]
-            if every and runs.rank in piece.holders:
-                total = sum(every) / (len(piece.holders) if how == "mean" else 1)
-                found[piece.name] = total.to(runs.parameters[piece.name].device)
-        return found
-
-    def _compare(self, key, words, measurements, values, others):
-        """Adds a finding if p.grad is not what `words` name. Returns whether it did."""
-        measuring = self._measuring
-        piece, factors = measuring.pieces[key], {}
+    def _compare(self, key, known):
+        """Adds a finding if p.grad is not what known.words name. Returns whether it did."""
+        measuring, piece = self._measuring, self._measuring.pieces[key]
         error, tiny = measuring.errors_beside_known(key)
         rounding = 8 * error
-        are_right, between = True, ()
+        factors, are_right, between = {}, True, ()
         for rank in piece.holders:
-            said = [dataclasses.replace(m.said[key][rank], value=other[_OWN][key, rank])
-                    for m, other in zip(measurements, others)]
+            # (p.grad's value, the known one, how far rounding may take both apart) by direction
+            rows = [(own, value, tiny * m.said[key][rank].size)
+                    for own, value, m in zip(known.own(key, rank), known.says(key),
+                                             known.measurements)]
             are_right = are_right and all(
-                abs(s.value - value) <= max(self._room(), rounding) * abs(value) + tiny * s.size
-                for s, value in zip(said, values))
-            ratios = [s.value / value for s, value in zip(said, values)]
-            slack = max(max(1e-4, rounding) * max(map(abs, ratios)),
-                        *(2 * tiny * s.size / abs(value) for s, value in zip(said, values)))
+                abs(own - value) <= max(measuring.room(), rounding) * abs(value) + apart
+                for own, value, apart in rows)
+            ratios = [own / value for own, value, _ in rows]
+            most = max(map(abs, ratios))
+            slack = max(max(1e-4, rounding) * most, *(2 * apart / abs(v) for _, v, apart in rows))
             spread = max(ratios) - min(ratios)
-            if slack >= spread > _ROUGHLY * max(map(abs, ratios)):
+            if slack >= spread > ROUGHLY * most:
                 between = (min(ratios), max(ratios))
             elif slack >= spread:
-                weights = [(value / (s.size or 1.0))**2 for s, value in zip(said, values)]
+                weights = [(value / (apart or 1.0))**2 for _, value, apart in rows]
                 factor = sum(map(operator.mul, ratios, weights)) / sum(weights)
                 factors[rank] = float(f"{factor:.3g}") if measuring.is_short() else factor
-        if are_right:
-            return False
-        words, instead = (_of(piece.holders, text) for text in
-                          (words, self._what_it_is(key, measurements, others)))
-        alike = not _differs(measurements[0].said[key])
-        kind = _kind_of(factors.values()) if factors and alike else "other"
+        if not are_right:
+            self._tell(key, known, factors, between)
+        return not are_right
+
+    def _tell(self, key, known, factors, between):
+        piece, said = self._measuring.pieces[key], known.measurements[0].said[key]
+        words, instead = (_of(piece.holders, text)
+                          for text in (known.words, known.what_p_grad_is(key)))
+        alike = not _differs(said)
+        kind = kind_of(factors.values()) if factors and alike else "other"
         self._add(Finding(kind, [piece.name], factors, words, keys=[key],
-                          between=() if factors else between or (),
+                          between=() if factors else between, instead=instead,
                           is_no_multiple=not between and not self._measuring.is_short(),
-                          instead=instead, said=measurements[0].values(key),
+                          said=known.measurements[0].values(key),
                           assumed=self._assumed_of(key, next(iter(factors.values()), 0.0))
                           if alike else self._assumption(piece)))
-        return True
-
-    @staticmethod
-    def _what_it_is(key, measurements, others):
-        """Returns words for what all ranks have in p.grad of a piece, if it is another sum of what
-        the ranks have; else ""."""
-        for words in others[0]:
-            if "p.grad" not in words and all(
-                    mine and abs(mine - _of_rank(values[words], key, rank)) <= 1e-6 * max(
-                        abs(mine), said.size / 10)
-                    for m, values in zip(measurements, others)
-                    for rank, said in m.said[key].items() for mine in [values[_OWN][key, rank]]):
-                return words
-        return ""
-
-    def _known_gradient(self, keys, is_wrong):
-        """Finds a sum of what the ranks have that is the derivative along several directions.
-        Returns (its words, measurements, [{key: what it says}] for each, [{words: {key: what they
-        say}}] of all that was tried), or None. is_wrong says that p.grad, as the copies' mean, is
-        known to be wrong."""
-        if self._sums is None:
-            runs, self._sums = self._measuring.runs, self._alternatives()
-            self._partitions = partitions(subgroups(runs), runs.team.size)
-        candidates, measurements, every = None, [], []
-        for seed in range(31, 31 + _CONFIRMED):
-            # In float32 the last direction is across the gradients' own, as in _across().
-            is_across = seed == 30 + _CONFIRMED and self._measuring.dtype == torch.float32
-            alike = None if is_across else False
-            found = self._measuring.measure(keys, seed, alike=alike)
-            values = self._values_of(keys, seed, alike)
-            totals = {words: sum(by_key.values()) for words, by_key in values.items()
-                      if not isinstance(by_key, _ByRank)}
-            scale = max([abs(found.measured), *map(abs, totals.values())], default=0.0)
-            found.resolution += scale * (
-                _WHOLE if self._measuring.dtype == torch.float32 else self._room())
-            candidates = [words for words in (totals if candidates is None else candidates)
-                          if abs(totals[words] - found.measured) <= found.resolution]
-            if not candidates:
-                return None
-            measurements.append(found)
-            every.append(values)
-        if is_wrong:
-            candidates = self._better(candidates, measurements, every)
-        # If the loss was not seen to change, whatever is small would seem to be the derivative.
-        if not candidates or not any(abs(m.measured) > _CONFIRMED_BY * m.resolution
-                                     for m in measurements):
-            return None
-        return candidates[0], measurements, [values[candidates[0]] for values in every], every
-
-    @staticmethod
-    def _better(candidates, measurements, every):
-        """Returns the candidates that are much nearer to what was measured than p.grad is. Their
-        room is a share of the whole, of which only a small part may be wrong."""
-        off = {words: sum(abs(sum(values[words].values()) - m.measured)
-                          for m, values in zip(measurements, every)) for words in candidates}
-        most = sum(abs(m.total() - m.measured) for m in measurements) / _CONFIRMED_BY
-        return [words for words in candidates if off[words] <= most]
-
-    def _room(self):
-        return 1e-6 if self._measuring.dtype == torch.float64 else 1e-2
-
-    def _values_of(self, keys, seed, alike):
-        """Returns {words: {key: what that gradient says of the move}} for sums and means, over the
-        ranks that hold a piece, of p.grad and of what backward brought, and for single ranks'."""
-        mine = {words: self._measuring.dots(keys, seed, tensors, alike=alike)
-                for words, tensors in (*self._sums.items(), (_OWN, self._measuring.gradients))}
-        every = self._measuring.runs.gather(mine)
-        pieces = [self._measuring.pieces[key] for key in keys]
-        holders = {piece.holders for piece in pieces}
-        whose = f"over {ranks_text(pieces[0].holders) if len(holders) == 1 else _HOLDERS}"
-        self._made, found = {}, {_OWN: _ByRank({(p.key, rank): every[rank][_OWN][p.key]
-                                                for p in pieces for rank in p.holders})}
-        for words in self._sums:
-            by_key = {p.key: [every[rank][words][p.key] for rank in p.holders] for p in pieces}
-            sums = {key: sum(values) for key, values in by_key.items()}
-            if all(len(p.holders) == 1 for p in pieces):
-                found[words] = sums
-                self._made[words] = words, "sum"
-                continue
-            found[f"the sum of {words} {whose}"] = sums
-            found[f"the mean of {words} {whose}"] = {key: sums[key] / len(by_key[key])
-                                                    for key in sums}
-            self._made |= {f"the {how} of {words} {whose}": (words, how)
-                           for how in ("sum", "mean")}
-            for text, groups in self._partitions.items():
-                for how in ("sum", "mean"):
-                    found[f"the {how} of {words} over {text}"] = _ByRank({
-                        (p.key, rank): sum(every[r][words][p.key] for r in ranks)
-                        / (len(ranks) if how == "mean" else 1)
-                        for p in pieces if len(p.holders) == len(groups)
-                        for rank, ranks in groups.items()})
-            for i, rank in enumerate(pieces[0].holders if len(holders) == 1 else ()):
-                found[f"{words} on rank {rank}"] = {key: values[i]
-                                                    for key, values in by_key.items()}
-                self._made[f"{words} on rank {rank}"] = words, rank
-        return found
 
     # -- findings
 
@@ -744,39 +579,6 @@ class Judge:
 
     def _name(self, key):
         return self._measuring.pieces[key].name
-
-    def _join(self):
-        """Joins findings of pieces or parameters that are wrong alike. Those whose factor is known
-        only roughly come last, to join others."""
-        joined = []
-        for finding in sorted(self._found.findings, key=lambda f: bool(f.between)):
-            for other in joined:
-                if _alike(finding, other):
-                    other.names += [n for n in finding.names if n not in other.names]
-                    other.keys += finding.keys
-                    other.factors = {**other.factors, **finding.factors}
-                    if other.instead != finding.instead:
-                        other.instead = ""
-                    if other.between:
-                        other.between = _both(finding.between, other.between)
-                    break
-            else:
-                joined.append(finding)
-        self._found.findings = joined
-        for finding in joined[:]:
-            self._leave_to_others(finding)
-
-    def _leave_to_others(self, finding):
-        """Gives a piece of one element, which is a multiple whatever it is, to the finding that
-        other pieces of its parameter are no multiple, if there is one."""
-        if len(finding.keys) > 1 or math.prod(self._measuring.pieces[finding.keys[0]].shape) > 1:
-            return
-        for other in self._found.findings:
-            if other is not finding and other.is_no_multiple and finding.names[0] in other.names:
-                other.keys += finding.keys
-                self._found.findings.remove(finding)
-                return
-
 
 class _Supposed(Judge):
     """Judges gradients that are supposed to be right, and that all holders of a piece have."""
@@ -813,84 +615,16 @@ class _Supposed(Judge):
         self._doubtful.update(keys)
 
 
-def with_constants(judgement, again, lines):
-    """Returns (findings, keys of pieces that are right) of pieces that the Judgement finds wrong
-    and that are judged `again` with what `lines` detach as constants. What rests on an assumption,
-    a factor that is the same in both, and what is known to be right instead, is told as before."""
-    open_ = {*again.undecided, *again.too_small, *again.not_asked, *again.ambiguous}
-    factors = {key: f.factor for f in again.findings for key in f.keys}
-
-    def is_the_same(finding):
-        return finding.assumed or finding.factor is not None and all(
-            factors.get(key) is not None and same_number(finding.factor, factors[key])
-            for key in finding.keys)
-
-    def is_right(key):
-        return key not in factors and _name_in(key) not in open_
-
-    kept = [f for f in judgement.findings if is_the_same(f)]
-    changed = [f for f in judgement.findings if f not in kept]
-    asked = {key for f in changed if not f.right for key in f.keys}
-    kept += [f.part(lambda key, f=f: not is_right(key) and (f.right or key not in factors))
-             for f in changed]
-    kept += [dataclasses.replace(f.part(asked.__contains__), held=lines) for f in again.findings]
-    return ([f for f in kept if f.keys],
-            [key for f in changed for key in f.keys if is_right(key)])
-
-
-def _name_in(key):
-    return key.rpartition("/")[0]
-
-
 def _of(holders, text):
     """Returns a text on all pieces' holders for these ones. A sum over one rank is that rank's."""
     if len(holders) > 1:
-        return text.replace(_HOLDERS, ranks_text(holders))
-    return re.sub(rf"the (sum|mean) of (.*) over {_HOLDERS}", rf"\2 on {ranks_text(holders)}", text)
+        return text.replace(HOLDERS, ranks_text(holders))
+    return re.sub(rf"the (sum|mean) of (.*) over {HOLDERS}", rf"\2 on {ranks_text(holders)}", text)
 
 
 def _is_off(found):
     """Returns whether the gradients are off by clearly more than the measurement may be."""
     return abs(found.measured - found.total()) > _CONFIRMED_BY * found.resolution
-
-
-def _kind_of(factors):
-    return "zero" if all(abs(factor) < 1e-6 for factor in factors) else "factor"
-
-
-def same_number(a, b):
-    return abs(a - b) <= 0.01 * max(abs(a), abs(b)) + 1e-9
-
-
-def are_same(values):
-    return all(same_number(value, other) for value in values for other in values)
-
-
-def _alike(a, b):
-    if a.between and b.between:
-        return _both(a.between, b.between) is not None and a.assumed == b.assumed
-    if a.between and b.factor is not None:
-        low, high = a.between
-        return low <= b.factor <= high and high - low <= _ROUGHLY * abs(b.factor)
-    if (a.kind, a.told_right(), a.assumed) != (b.kind, b.told_right(), b.assumed):
-        return False
-    if a.instead != b.instead and (a.factor is None or b.factor is None):
-        return False
-    if a.is_no_multiple != b.is_no_multiple and not a.factors and not b.factors:
-        return False
-    both = a.factors.keys() & b.factors.keys()
-    if a.factor is not None and b.factor is not None:
-        return same_number(a.factor, b.factor)
-    return (bool(a.factors) == bool(b.factors) and a.factors.keys() == b.factors.keys()
-            and all(same_number(a.factors[r], b.factors[r]) for r in both))
-
-
-class _ByRank(dict):
-    """Holds {(key, rank): what a sum over this rank's group says}."""
-
-
-def _of_rank(values, key, rank):
-    return values.get((key, rank), math.nan) if isinstance(values, _ByRank) else values[key]
 
 
 def _differs(said):
@@ -917,12 +651,6 @@ def _common(first, second):
     return ratios[1] if abs(ratios[0] - ratios[1]) <= slack * max(map(abs, ratios)) else None
 
 
-def _both(a, b):
-    """Returns the interval that two intervals share, or None."""
-    low, high = max(a[0], b[0]), min(a[1], b[1])
-    return (low, high) if low <= high else None
-
-
 def _between(*measurements):
     """Returns the least and the largest factor of p.grad over the derivative that all of these
     directions allow, () if one of them says nothing, or None if no factor is possible."""
@@ -932,7 +660,7 @@ def _between(*measurements):
             return ()
         ends = [(m.total() + sign * m.rounding) / (m.measured + other * (m.resolution - m.rounding))
                 for sign in (1, -1) for other in (1, -1)]
-        found = found and _both(found, (min(ends), max(ends)))
+        found = found and overlap(found, (min(ends), max(ends)))
     return found
 
 

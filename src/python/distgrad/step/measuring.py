@@ -129,6 +129,10 @@ class Measuring:
     def is_short(self):
         return self.dtype in (torch.bfloat16, torch.float16)
 
+    def room(self):
+        """Returns how far a right gradient may be from the known one, relatively, at the least."""
+        return 1e-6 if self.dtype == torch.float64 else 1e-2
+
     def errors_beside_known(self, key):
         """Returns how far a right gradient may be from a known one, relative to what that says of a
         move, and relative to both norms: values that are small beside these are rounding."""

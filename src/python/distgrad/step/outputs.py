@@ -230,13 +230,15 @@ class Outputs:
                 self._ask(places[i])
                 self._judge([*known, *places])
 
-    def told(self, places, wrong, off, is_unlike=False):
+    def told(self, places, wrong, off, is_unlike=False, follows="sum"):
         """Returns sentences on where backward departs from the right gradients of the parameters
         `wrong`, which are off by at most the part `off` of their norms. is_unlike says that forward
-        is known to differ from the single run's."""
+        is known to differ from the single run's; what `follows` backward is a "sum" over the ranks,
+        a "mean" that should be one, or ""."""
         right, n = next((p for p in places if p.state == "right"), None), self._runs.team.size
-        are_shares = (right and not departure(places) and self._runs.objective in ("mean", "sum")
-                      and n > 1 and _same(right.base, 1, self._precision.slack))
+        are_shares = (follows and right and not departure(places) and n > 1
+                      and self._runs.objective in ("mean", "sum")
+                      and _same(right.base, 1, self._precision.slack))
         if found := departure(places):
             self._find_ranks(found[1])
             self._confirm(found[1])
@@ -244,7 +246,8 @@ class Outputs:
         text = told(places, wrong, off, is_unlike or are_shares, self._precision.slack)
         if are_shares:
             text[0] += (" They are the loss's derivatives themselves, to be added up over the"
-                        f" ranks: a mean, as DDP takes, would need them {n} times as large.")
+                        " ranks" + (follows == "mean") * (
+                            f": a mean, as DDP takes, would need them {n} times as large") + ".")
         return text
 
     def calls(self, places):
@@ -270,12 +273,13 @@ class Outputs:
         return own if self._names is None else self._keys.get(own, own)
 
     def _look(self):
-        seen, self._keys = {}, {}
+        seen, when, self._keys = {}, {}, {}  # All are by key; when has times.
 
         def act(key, x):
             if x.requires_grad or not is_in_backward():
                 local = local_of(x.detach())
                 seen.setdefault(key, (digest(local), tuple(local.shape)))
+                when.setdefault(key, time.time())
                 self._sizes[key] = float(real(local).double().square().mean().sqrt())
             if x.requires_grad:
                 self._in_graph.add(key)
@@ -287,12 +291,13 @@ class Outputs:
             self._keys = {(n, call, i): (self._names.get(n, f"({n})"), call, i)
                           for n, call, i in seen}
             seen = {self._keys[own]: value for own, value in seen.items()}
+            when = {self._keys[own]: value for own, value in when.items()}
             self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
             self._cotangents = {self._keys[own]: g for own, g in self._cotangents.items()}
             self._in_graph = {self._keys[own] for own in self._in_graph}
         every = self._runs.gather(seen)
         found = []
-        for key in reversed(_merged(every)):
+        for key in reversed(_in_time(self._runs.gather(when))):
             groups = {}
             for rank, row in enumerate(every):
                 if key in row:
@@ -463,10 +468,13 @@ class Outputs:
 
     def _judge(self, places):
         """Judges the places: the right ratio of what backward says to what is measured is that of
-        the first place, next to the loss, if it is a usual one."""
+        the first place, next to the loss, if it is a usual one, or the one usual that places have
+        along several directions."""
         slack, usual = self._precision.slack, self._usual_factors()
         first = next((p.known()[0] for p in places if p.known()), ())
         base = next((float(f) for x in first[:3] for f in usual if _same(x, f, slack)), None)
+        if base is None:
+            base = _only_usual(places, usual, slack)
         is_exact = self._precision.is_fine and base is not None
         if base is None and self._precision.is_whole and first:
             base = usual[-1]
@@ -479,19 +487,22 @@ class Outputs:
             place.counted = 0 if is_one or ways == {"right"} else 1 if ways == {"shares"} else None
 
 
-def _merged(rows):
-    """Returns all keys in the rows' order, as far as these agree. A key that only one rank has
-    comes behind the key before it there."""
-    found = []
+def _in_time(rows):
+    """Returns all keys in the order of the times at which a rank had them first. That is the order
+    on each rank, whatever the ranks' clocks say."""
+    first = {}
     for row in rows:
-        place = 0
-        for key in row:
-            if key in found:
-                place = found.index(key) + 1
-            else:
-                found.insert(place, key)
-                place += 1
-    return found
+        for key, when in row.items():
+            first[key] = min(when, first.get(key, when))
+    return sorted(first, key=first.get)
+
+
+def _only_usual(places, usual, slack):
+    """Returns the usual ratio that some places have along all of several directions, or None if
+    there is none, or several."""
+    found = {f for f in usual for place in places if len(place.known()) > 1 and all(
+        _same(ratio.each, f, slack) and _same(ratio.once, f, slack) for ratio in place.known())}
+    return float(found.pop()) if len(found) == 1 else None
 
 
 def _same(a, b, slack):
@@ -534,11 +545,16 @@ def told(places, wrong, off, is_unlike, slack):
         right = {p.key[0] for p in asked if p.state == "right"}
         modules = dict.fromkeys(name.rpartition(".")[0] for name in wrong)
         left = [name or "the model" for name in modules if name not in right]
+        # A module that is called again may have outputs of which nothing is known.
+        others = [name or "the model" for name in modules
+                  if any(p.key[0] == name and p.state != "right" for p in places)]
         slack = max(p.slack for p in asked)
         if off <= 2 * slack:
             more = f", to {100 * slack:.1g}%: p.grad is off by too little to tell where"
         elif left:
             more = f"; those of module{'s' * (len(left) > 1)} {some(left, 4)} could not be"
+        elif others:
+            more = f"; others of module{'s' * (len(others) > 1)} {some(others, 4)} could not be"
         else:
             more = ("" if is_unlike else
                     ": the mistake lies between there and p.grad, in backward or after it")

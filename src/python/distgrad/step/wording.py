@@ -3,12 +3,12 @@
 import math
 
 from ..words import capitalized, ranks_text
-from .judging import same_number
+from .findings import same_number
 from .report import Wrong, by_ranks, factor_text
 
 
 def described(finding, counts, holders=()):
-    """Returns the Wrong of a judging.Finding. counts is {what a factor may count: number}; holders
+    """Returns the Wrong of a findings.Finding. counts is {what a factor may count: number}; holders
     are ranks to be named."""
     text = []
     on = f"On {ranks_text(holders)} " if holders else ""
