@@ -118,7 +118,7 @@ TEST_F(CompareEndToEnd, WhatIsNearCountsUnlessItIsForgiven) {
   write("ref.json", R"({"w": [1.01, 2.03, 3.07, 4.11]})");
   write("obs.json", R"({"w": [1.01, 2.03, 3.07, 4.13]})");
   EXPECT_EQ(compare("ref.json obs.json"), 1) << out_;
-  EXPECT_THAT(out_, HasSubstr("0 right, 1 near.\n"));
+  EXPECT_THAT(out_, HasSubstr("0 right, 1 near, not right.\n"));
   write("obs.json", R"({"w": [1.01, 2.03, 3.07, 4.5]})");
   EXPECT_EQ(compare("--dtype bfloat16 ref.json obs.json"), 0) << out_;
   EXPECT_THAT(out_, HasSubstr("0 right, 1 near, which is not counted.\n"));

@@ -180,7 +180,7 @@ std::string summary_text(const DumpComparison& c) {
   std::string text =
       fmt::format("{}{}: {} right", parameters_text(c.parameters.size()), world, thousands(right));
   if (wrong > 0) text += fmt::format(", {} not", thousands(wrong));
-  if (near > forgiven) text += fmt::format(", {} near", thousands(near - forgiven));
+  if (near > forgiven) text += fmt::format(", {} near, not right", thousands(near - forgiven));
   if (forgiven > 0) text += fmt::format(", {} near, which is not counted", thousands(forgiven));
   if (noise > 0) text += fmt::format(", {} not judged", thousands(noise));
   if (unclear > 0) text += fmt::format(", {} cannot be judged", thousands(unclear));

@@ -72,16 +72,39 @@ def compressed():
     return distgrad.check_gradients(model, step, raise_exception=False)
 
 
+class Unused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(8, 4), nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.used(x)
+
+
+def with_unused():
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Unused(), find_unused_parameters=True)
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    return distgrad.check_gradients(model, step, raise_exception=False)
+
+
 def everything():
     right = [judged(*case) for case in CASES]
     wrong = [judged(*case, change=lambda g: g.copy_(g.flip(0))) for case in CASES[::3]]
-    return right, wrong, compressed()
+    return right, wrong, compressed(), with_unused()
 
 
 class Kinks(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.right, cls.wrong, cls.compressed = ranks.run(everything, RANKS)[0]
+        cls.right, cls.wrong, cls.compressed, cls.unused = ranks.run(everything, RANKS)[0]
 
     def test_right_steps_are_right(self):
         for case, report in zip(CASES, self.right):
@@ -92,6 +115,10 @@ class Kinks(unittest.TestCase):
         for (norms, *_), report in zip(CASES[::3], self.wrong):
             name = "3.weight" if norms else "2.weight"
             self.assertEqual([w.parameters for w in report.wrong], [[name]], str(report))
+
+    def test_what_no_bit_of_the_loss_depends_on_is_right_without_a_gradient(self):
+        self.assertEqual((self.unused.verdict, self.unused.too_small), ("right", []),
+                         str(self.unused))
 
     def test_rounding_in_the_first_buckets_is_no_mistake(self):
         self.assertEqual(self.compressed.verdict, "right", str(self.compressed))
