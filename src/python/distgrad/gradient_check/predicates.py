@@ -88,9 +88,10 @@ def identity_backward(pair) -> Optional[Mistake]:
                         "each rank's own cotangent was passed on as it is, and the other ranks'"
                         " were dropped")
     if _is_own_part(pair) and _outputs_alike(pair) and not _has_others_elements(pair):
+        own = [r for r in range(pair.ranks) if not pair.is_zero(r, r)]  # Of a broadcast, the root.
+        who = ranks_text(own) if len(own) == 1 else "each rank"
         return _mistake("identity-backward", pair,
-                        "each rank went on with its own cotangent, and the other ranks'"
-                        " were dropped")
+                        f"{who} went on with its own cotangent, and the other ranks' were dropped")
     return None
 
 

@@ -460,6 +460,8 @@ OTHERS = [
          ranks=(4,)),
     Case("broadcast: to all", function(rooted, lambda g, x: reduced(g)), matrix, "double-reduction",
          SUM, ("x̄_0 = Σ_k ȳ_k", "x̄_r = 0, r = 1, 2, 3"), ranks=(4,)),
+    Case("broadcast: the root's own", function(rooted, lambda g, x: g * (me() == 0)), matrix,
+         "identity-backward", words=("Rank 0 went on with its own cotangent",), ranks=(3,)),
     Case("broadcast: another root", function(rooted, lambda g, x: reduced(g) * (me() == 1)), matrix,
          "wrong-slice"),
     Case("copy: summed", function(lambda x: x.clone(), lambda g, x: reduced(g)),
