@@ -32,6 +32,7 @@ FILE = textwrap.dedent("""
     import os
     import shutil
     import time
+    import warnings
 
     import torch
     import torch.distributed as dist
@@ -76,6 +77,16 @@ FILE = textwrap.dedent("""
 
         def forward(self, x):
             return super().forward(self.factor * x)
+
+
+    class Ranked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(2) + dist.get_rank())
+
+        def forward(self, x):
+            warnings.warn("each rank says this")
+            return Sum.apply(x * self.weight)
 
 
     def endless():
@@ -326,6 +337,13 @@ class Command(unittest.TestCase):
         self.assertEqual((code, "gradcheck: disputed on 2 ranks" in out), (1, True), out)
         code, out, _ = self.call(*arguments, "--strict", "--detached", line)
         self.assertEqual((code, "gradcheck: right on 2 ranks" in out), (0, True), out)
+
+    def test_what_needs_the_process_group_is_made_once_it_is_there(self):
+        for name in ("Ranked", "Ranked()"):
+            code, out, err = self.call(f"mine.py:{name}", "--ranks", "3", "--input", "randn(2)")
+            self.assertEqual((code, "gradcheck: right on 3 ranks" in out), (0, True), out + err)
+        self.assertTrue(err.startswith("rank-0, rank-1, rank-2 printed:\n"), err)
+        self.assertEqual(err.count("UserWarning: each rank says this"), 1, err)
 
     def test_the_forward_of_a_function_in_cpp_detaches_nothing(self):
         library = Path(os.environ["DISTGRAD"]).parents[1] / "tests" / "example_operators.so"

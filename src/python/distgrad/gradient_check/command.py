@@ -259,10 +259,12 @@ def _started(options):
                                    lambda name: _be_rank(name, options, count, folder), names[:1],
                                    _LEAVE_S, on_turn=_progress(folder, names))
         failures = processes.run()
+        printed = {}
         for name in names:
-            if processes.output_of(name):
-                print(visible_text(f"{name} printed:\n{processes.output_of(name)}"),
-                      file=sys.stderr)
+            printed.setdefault(processes.output_of(name), []).append(name)
+        for text, those in printed.items():
+            if text:
+                print(visible_text(f"{', '.join(those)} printed:\n{text}"), file=sys.stderr)
         try:
             with open(os.path.join(folder, "result")) as file:
                 result = json.load(file)
@@ -333,8 +335,7 @@ def _be_rank(name, options, count, folder):
     rank = _rank_of(name)
     wait_for_a_free_core()
     try:
-        prepared_inputs(options, rank,
-                        count)  # Wrong arguments are reported before any rank waits for others.
+        _prepare_early(options, rank, count)
         join_group(rank, count, options.backend, folder, options.timeout)
         open(os.path.join(folder, f"{name}.joined"), "w").close()
         result = _checked(options)
@@ -345,6 +346,16 @@ def _be_rank(name, options, count, folder):
         with open(f"{path}~{rank}", "w") as file:
             json.dump(result, file)
         os.rename(f"{path}~{rank}", path)
+
+
+def _prepare_early(options, rank, world_size):
+    """Raises UsersError for wrong arguments before any rank waits for others, unless something is
+    to be made that needs the process group."""
+    try:
+        prepared_inputs(options, rank, world_size)
+    except (UsersError, RuntimeError, ValueError) as error:
+        if "process group has not been initialized" not in str(error):
+            raise
 
 
 def _checked(options):
