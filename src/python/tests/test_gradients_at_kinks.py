@@ -55,6 +55,16 @@ def judged(norms, seed, loss_of, change=lambda gradient: None):
     return distgrad.check_gradients(model, step, raise_exception=False)
 
 
+def squares_of(model, x):
+    def step():
+        model.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        return loss
+
+    return step
+
+
 def compressed():
     """Sends float16 in buckets that DDP, after its first step, makes anew."""
     torch.manual_seed(0)
@@ -62,14 +72,7 @@ def compressed():
         nn.Linear(8, 12), nn.Tanh(), nn.LayerNorm(12), nn.Linear(12, 4)).double())
     model.register_comm_hook(None, fp16_compress_hook)
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(100 + dist.get_rank())).double()
-
-    def step():
-        model.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    return distgrad.check_gradients(model, step, raise_exception=False)
+    return distgrad.check_gradients(model, squares_of(model, x), raise_exception=False)
 
 
 class Unused(nn.Module):
@@ -85,14 +88,7 @@ def with_unused():
     torch.manual_seed(0)
     model = DistributedDataParallel(Unused(), find_unused_parameters=True)
     x = torch.randn(6, 8, generator=torch.Generator().manual_seed(dist.get_rank()))
-
-    def step():
-        model.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        return loss
-
-    return distgrad.check_gradients(model, step, raise_exception=False)
+    return distgrad.check_gradients(model, squares_of(model, x), raise_exception=False)
 
 
 def everything():

@@ -70,7 +70,8 @@ def judged(dtype, divisor=1, factor=1.0, is_reduced=True, change=lambda model: N
     def step():
         model.zero_grad()
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-            loss = cross_entropy(called(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
+            logits = called(tokens[:, :-1]).flatten(0, 1).float()
+            loss = cross_entropy(logits, tokens[:, 1:].flatten())
         (loss / divisor).backward()
         model.blocks[1].up.weight.grad.mul_(factor)
         return loss
@@ -94,6 +95,7 @@ def everything():
                         "one": judged(dtype, factor=1.2),
                         "unreduced": judged(dtype, is_reduced=False)}
     found["tripled"] = judged(torch.bfloat16, change=triple_in_bfloat16)
+    found["twice"] = judged(torch.float32, divisor=0.5, change=lambda model: model.bfloat16())
     return {key: value if isinstance(value, dict) else {"": value}
             for key, value in found.items()} if dist.get_rank() == 0 else None
 
@@ -140,6 +142,14 @@ class Transformers(unittest.TestCase):
             self.assertIn("The mean of p.grad over ranks 0, 1, 2 is the derivative",
                           " ".join(str(report).split()))
             self.assertLess(report.runs, 200)
+
+    def test_twice_the_gradients_of_weights_in_bfloat16_are_told(self):
+        report = self.found["twice"][""]
+        self.assertEqual(report.verdict, "wrong", str(report))
+        told = [name for w in report.wrong for name in w.parameters]
+        self.assertGreater(2 * len(told), len(report.parameters), str(report))
+        for factor in (f for w in report.wrong for f in w.factors.values()):
+            self.assertAlmostEqual(factor, 2, delta=0.2, msg=str(report))
 
     def test_what_is_other_without_casts_is_not_decided(self):
         report = self.found["tripled"][""]

@@ -17,9 +17,9 @@ from . import casts
 from .clipped import Clipped, judge_cuts, unique_norm
 from .clipping import Clipping
 from .errors import StepError
+from .findings import same_number, with_constants
 from .frozen import half_frozen
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
-from .findings import same_number, with_constants
 from .judging import BLIND, Judge
 from .measuring import Measuring, holds, put_back
 from .optimizing import updates
@@ -114,6 +114,7 @@ class _Check:
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
         self._clipped = None  # It becomes a Clipped.
         self._casts = None  # It becomes the Casts of the step, without which it runs here.
+        self._again = None  # It may become a function: the gradients of another run.
         self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
 
     def report(self, own=None):

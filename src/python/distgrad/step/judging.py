@@ -44,7 +44,7 @@ class Judge:
     def __init__(self, measuring, alternatives, seconds):
         """Takes alternatives(), which returns other gradients that may be right as {words: {name:
         tensor or None}} once something is wrong, and how many seconds to look for a mistake."""
-        self._measuring, self._alternatives = measuring, alternatives
+        self._measuring = measuring
         self._end = time.monotonic() + seconds
         self._found = Judgement()
         self._known = KnownGradients(measuring, alternatives)
