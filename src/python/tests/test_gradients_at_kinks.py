@@ -22,7 +22,7 @@ from gradchecks import ranks  # noqa: E402
 import distgrad  # noqa: E402
 
 RANKS = 3
-# Of these (norms, seed, loss) moves cross kinks that look like errors of up to 7 %.
+# Moves of these nets, (norms, seed, loss), cross kinks that look like errors of up to 7 %.
 CASES = ((False, 103, cross_entropy), (False, 103, l1_loss), (False, 107, l1_loss),
          (False, 115, cross_entropy), (True, 101, cross_entropy), (True, 103, l1_loss),
          (True, 119, cross_entropy), (True, 125, l1_loss))

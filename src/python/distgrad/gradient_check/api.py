@@ -50,10 +50,9 @@ def gradcheck(
         ("moco.py:12",); True: wherever it is.
     objective: what the ranks' losses are together: "sum" (each its own), "mean" (likewise, and each
         rank calls backward on its own undivided; not inside DistributedDataParallel, which averages
-        itself), "replicated" (all ranks compute one and the same
-        loss). copies: names of inputs that are copies of one tensor on all ranks: ("x", "norm").
-        Where the objective is given and copies are not, inputs that are equal on all ranks are
-        taken for them.
+        itself), "replicated" (all ranks compute one and the same loss). copies: names of inputs
+        that are copies of one tensor on all ranks: ("x", "norm"). Where the objective is given and
+        copies are not, inputs that are equal on all ranks are taken for them.
 
     Returns the report, the same on every rank, or raises GradcheckError with it, on every rank,
     where the gradients are wrong or could not be judged; with raise_exception=False it is returned

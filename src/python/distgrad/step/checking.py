@@ -197,8 +197,11 @@ class _Check:
             return {name: g if g is None or factors[name] == 1 else g / factors[name]
                     for name, g in gradients.items()}
 
-        gradients = divided(gradients)
-        self._again = lambda: (runs.run(), divided(runs.found_gradients()))[1]
+        def again():
+            runs.run()
+            return divided(runs.found_gradients())
+
+        gradients, self._again = divided(gradients), again
         alone = self._on_one_rank_alone(known, gradients)
         if alone and self._options.optimizer is not None:
             self._again = None  # It would lack the copies.
@@ -225,7 +228,7 @@ class _Check:
                 or measuring.is_short() and judgement.too_small):
             if found := self._without_casts(report, as_left):
                 return found
-            if self._casts.dtypes:
+            if self._casts.must_stay:
                 measuring, judgement = self._judged(known, gradients, base)
         for name in unlike:
             judgement.undecided[name] = ("p.grad differs from what it is without the casts by more"
@@ -284,7 +287,6 @@ class _Check:
             judged = without.report(gradients)
         except StepError:  # Some code insists on its dtype.
             runs.widened = contextlib.nullcontext
-            self._casts.dtypes = []
             runs.run()
             return None
         judged.losses, judged.loss = report.losses, report.loss

@@ -16,7 +16,7 @@ import torch
 
 from ..words import ranks_text
 from .findings import ROUGHLY, Finding, Judgement, kind_of, overlap, same_number
-from .known_gradients import HOLDERS, KnownGradients
+from .known_gradients import CONFIRMED_BY, HOLDERS, KnownGradients
 from .outputs import Watch
 from .roots import is_in_backward
 from .variables import digest, local_of, may_be_pieces
@@ -26,7 +26,6 @@ _ALONE = 8  # So few pieces are measured one by one rather than by halves.
 _SEEDS = (11, 12, 13)
 _ACROSS_SEEDS = (14, 15, 16, 17)
 _ACROSS_SIZES = (1, 4)  # These are sizes of moves, relative to the usual one.
-_CONFIRMED_BY = 4  # An error counts if it is so many times the resolution, or another one's.
 _ALIKE = 1e-3  # Copies' gradients that differ by less, relatively, differ by rounding.
 _CLEAR = 3  # A common factor differs from 1 by so many times the error of ratios.
 _LIKELY = 4  # Rounding moves gradients by so many times less than the room that they get.
@@ -259,13 +258,15 @@ class Judge:
         """Tells pieces that are off by a factor that others are off by, or by a common one. Returns
         them."""
         for factor in self._factors:
-            if self._supposed(self._divided_by(factor)).agree(keys):
-                return self._scaled(keys, factor, found)
-        if len(keys) > 1 and (factor := self._common_factor(keys, found)) is not None:
-            if factor and not self._measuring.is_short():
-                self._factors.append(factor)
-            return self._scaled(keys, factor, found)
-        return []
+            gradients = self._divided_by(factor)
+            if self._supposed(gradients).agree(keys):
+                return self._scaled(self._confirmed(keys, gradients), factor, found)
+        if len(keys) == 1 or (factor := self._common_factor(keys, found)) is None:
+            return []
+        if factor and not self._measuring.is_short():  # Else few pieces are seen one by one.
+            self._factors.append(factor)
+            keys = self._confirmed(keys, self._divided_by(factor))
+        return self._scaled(keys, factor, found)
 
     def _parts(self, keys):
         """Splits pieces by their holders, as each rank may have its own factor, or in halves."""
@@ -304,9 +305,7 @@ class Judge:
         return any(self._measuring.runs.gather(time.monotonic() > self._end))
 
     def _scaled(self, keys, factor, found):
-        """Returns those pieces of which p.grad is this many times the derivative."""
-        if factor in self._factors:  # In short dtypes few pieces are seen one by one.
-            keys = self._confirmed(keys, self._divided_by(factor))
+        """Adds that p.grad of these pieces is so many times the derivative. Returns them."""
         for key in keys:
             holders = self._measuring.pieces[key].holders
             self._add(Finding(kind_of([factor]), [self._name(key)],
@@ -371,7 +370,7 @@ class Judge:
             m = self._resolved(key, seed, alike=None)
             off, room = abs(m.total() - factor * m.measured), abs(factor) * m.resolution
             # The factor may itself be off by what same_number() allows.
-            if off > _CONFIRMED_BY * room + 0.01 * abs(m.total()):
+            if off > CONFIRMED_BY * room + 0.01 * abs(m.total()):
                 return False
             size = max(said.size for said in m.said[key].values()) / math.sqrt(n)
             is_fine = is_fine and off <= room + 0.01 * abs(m.total()) and room <= ROUGHLY * size
@@ -629,7 +628,7 @@ def _of(holders, text):
 
 def _is_off(found):
     """Returns whether the gradients are off by clearly more than the measurement may be."""
-    return abs(found.measured - found.total()) > _CONFIRMED_BY * found.resolution
+    return abs(found.measured - found.total()) > CONFIRMED_BY * found.resolution
 
 
 def _differs(said):

@@ -10,7 +10,7 @@ from ..words import ranks_text
 from .subgroups import partitions, subgroups
 
 HOLDERS = "the ranks that hold it"
-_CONFIRMED_BY = 4  # An error counts if it is so many times the resolution, or another one's.
+CONFIRMED_BY = 4  # An error counts if it is so many times the resolution, or another one's.
 _WHOLE = 1e-3  # In float32 a sum over all parameters may be off by this part.
 _CONFIRMED = 3  # A sum of gradients must be right along so many directions to be called right.
 _OWN, _ADDED = "p.grad itself", "what all backward passes added"
@@ -45,8 +45,8 @@ class Known:
                 abs(mine), said.size / 10) for m, values in zip(self.measurements, self.every)
                 for rank, said in m.said[key].items() for mine in [values[_OWN][key, rank]])
 
-        # What each rank has comes first, as sums of what all have alike mean nothing. What all
-        # passes added is p.grad unless something changes it afterwards.
+        # Each rank's own gradient comes before sums, which mean nothing where all ranks have it
+        # alike. p.grad is what all passes added unless something changes it afterwards.
         asked = [words for words in self.every[0] if "p.grad" not in words]
         if _ADDED in asked and is_it(_ADDED):
             asked = [words for words in asked if _ADDED not in words]
@@ -89,7 +89,7 @@ class KnownGradients:
         if is_wrong:
             candidates = _better(candidates, measurements, every)
         # If the loss was not seen to change, whatever is small would seem to be the derivative.
-        if not candidates or not any(abs(m.measured) > _CONFIRMED_BY * m.resolution
+        if not candidates or not any(abs(m.measured) > CONFIRMED_BY * m.resolution
                                      for m in measurements):
             return None
         return Known(candidates[0], measurements, every)
@@ -152,7 +152,7 @@ def _better(candidates, measurements, every):
     is a share of the whole, of which only a small part may be wrong."""
     off = {words: sum(abs(sum(values[words].values()) - m.measured)
                       for m, values in zip(measurements, every)) for words in candidates}
-    most = sum(abs(m.total() - m.measured) for m in measurements) / _CONFIRMED_BY
+    most = sum(abs(m.total() - m.measured) for m in measurements) / CONFIRMED_BY
     return [words for words in candidates if off[words] <= most]
 
 

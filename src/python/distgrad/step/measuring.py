@@ -202,8 +202,7 @@ class Measuring:
         loss = self.runs.loss()
         said = self._dots(before)
         put_back(before)
-        every = self.runs.gather(said)
-        return loss - self.base, sum(sum(v) / len(v) for v in _by_key(every).values())
+        return loss - self.base, self._total({key: value for key, (value, _) in said.items()})
 
     # -- measurements
 
@@ -248,23 +247,29 @@ class Measuring:
         if found.kinks or self._again is None:
             return found
         seed, size, alike = found.move
-        widths = []
-        for part in (1, 0.5):
-            total = 0.0
-            for sign in (1, -1):
-                moved = self._moved(found.said, seed, sign * part * size * self.step, alike)
-                gradients = self._again()
-                put_back(moved)
-                every = self.runs.gather(self.dots(found.said, seed, gradients, alike=alike))
-                total += sum(self._mean_of(key, every) for key in found.said)
-            own = self.runs.gather(self.dots(found.said, seed, self.gradients, alike=alike))
-            widths.append(abs(total / 2 - sum(self._mean_of(key, own) for key in found.said)))
-        kinks = _KINKS * max(widths)
+
+        def said(gradients):
+            return self._total(self.dots(found.said, seed, gradients, alike=alike))
+
+        def said_at(part):
+            moved = self._moved(found.said, seed, part * size * self.step, alike)
+            gradients = self._again()
+            put_back(moved)
+            return said(gradients)
+
+        middle = said(self.gradients)
+        kinks = _KINKS * max(abs((said_at(part) + said_at(-part)) / 2 - middle)
+                             for part in (1, 0.5))
         return dataclasses.replace(found, resolution=found.resolution + kinks, kinks=kinks)
 
-    def _mean_of(self, key, every):
-        holders = self.pieces[key].holders
-        return sum(every[rank][key] for rank in holders) / len(holders)
+    def _total(self, mine):
+        """Returns the sum over pieces of what their copies say on average; mine is {piece's key:
+        what this rank says}."""
+        found = {}
+        for row in self.runs.gather(mine):
+            for key, value in row.items():
+                found.setdefault(key, []).append(value)
+        return sum(sum(values) / len(values) for values in found.values())
 
     def dots(self, keys, seed, tensors, *, alike=True):
         """Returns {key: what this rank's {name: tensor or None} say of the move}, per unit of the
@@ -378,14 +383,6 @@ def holds(x, dtype):
 
 def _typical(values):
     return math.sqrt(sum(x * x for x in values) / len(values))
-
-
-def _by_key(every):
-    found = {}
-    for row in every:
-        for key, (value, _) in row.items():
-            found.setdefault(key, []).append(value)
-    return found
 
 
 def real(x):

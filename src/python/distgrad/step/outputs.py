@@ -273,13 +273,12 @@ class Outputs:
         return own if self._names is None else self._keys.get(own, own)
 
     def _look(self):
-        seen, when, self._keys = {}, {}, {}  # All are by key; when has times.
+        seen, self._keys = {}, {}
 
         def act(key, x):
             if x.requires_grad or not is_in_backward():
                 local = local_of(x.detach())
-                seen.setdefault(key, (digest(local), tuple(local.shape)))
-                when.setdefault(key, time.time())
+                seen.setdefault(key, ((digest(local), tuple(local.shape)), time.time()))
                 self._sizes[key] = float(real(local).double().square().mean().sqrt())
             if x.requires_grad:
                 self._in_graph.add(key)
@@ -291,17 +290,16 @@ class Outputs:
             self._keys = {(n, call, i): (self._names.get(n, f"({n})"), call, i)
                           for n, call, i in seen}
             seen = {self._keys[own]: value for own, value in seen.items()}
-            when = {self._keys[own]: value for own, value in when.items()}
             self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
             self._cotangents = {self._keys[own]: g for own, g in self._cotangents.items()}
             self._in_graph = {self._keys[own] for own in self._in_graph}
         every = self._runs.gather(seen)
         found = []
-        for key in reversed(_in_time(self._runs.gather(when))):
+        for key in reversed(_in_time(every)):
             groups = {}
             for rank, row in enumerate(every):
                 if key in row:
-                    groups.setdefault(row[key], []).append(rank)
+                    groups.setdefault(row[key][0], []).append(rank)
             found.append(Place(key, [tuple(g) for g in groups.values()]))
         return found
 
@@ -488,11 +486,11 @@ class Outputs:
 
 
 def _in_time(rows):
-    """Returns all keys in the order of the times at which a rank had them first. That is the order
-    on each rank, whatever the ranks' clocks say."""
+    """Returns all keys of {key: (what it was, when)} by rank, in the order of the times at which a
+    rank had them first. That is the order on each rank, whatever the ranks' clocks say."""
     first = {}
     for row in rows:
-        for key, when in row.items():
+        for key, (_, when) in row.items():
             first[key] = min(when, first.get(key, when))
     return sorted(first, key=first.get)
 
