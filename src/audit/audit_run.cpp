@@ -103,6 +103,7 @@ Audit::Audit(const AuditOptions& options, const AuditPlan& plan, Interpreters& i
     all.insert(all.end(), made_.back().cases.begin(), made_.back().cases.end());
   }
   is_unusable_.resize(rows_.size());
+  is_refused_.resize(rows_.size());
   choose_measured();
   status_.expect(all.size());
   verifier_.emplace(all, VerifyOptions{.interpreters = &interpreters});
@@ -215,6 +216,7 @@ void Audit::refuse_other_ops() {
 }
 
 void Audit::refuse(std::size_t row, const std::string& why) {
+  is_refused_[row] = true;
   for (auto& t : results_[row])
     if (t) {
       t->result.verdict = Verdict::kSkipped;
@@ -225,7 +227,7 @@ void Audit::refuse(std::size_t row, const std::string& why) {
 
 // A call that was refused along dim 0 may be meant for another dim.
 bool Audit::is_hopeless(std::size_t row, const Trial& trial) const {
-  if (is_unusable_[row]) return true;
+  if (is_unusable_[row] || is_refused_[row]) return true;
   bool any = false, all_refused = true;
   for (const std::optional<TrialResult>& t : results_[row]) {
     if (!t) continue;

@@ -69,6 +69,7 @@ class Audit {
   std::vector<std::string> measured_case_;    // by row: the name of one of the first trials
   std::map<std::string, Measured> measured_;  // by case
   std::vector<bool> is_unusable_;             // by row
+  std::vector<bool> is_refused_;              // by row: it is known to be meant for another op
   std::vector<std::string> unusable_;
   std::string failure_;
   std::size_t done_ = 0;

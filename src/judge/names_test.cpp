@@ -265,6 +265,12 @@ TEST(Names, OfPassingOnWhatIsRightInstead) {
   EXPECT_EQ(broadcast.finding, "identity-backward");
   EXPECT_EQ(broadcast.right_if, "");
   EXPECT_THAT(broadcast.remedy, testing::HasSubstr("onto the source"));
+  const auto to_all = MatrixWorld(3, a_call(kBroadcast), {2}, {2},
+                                  by_coefficients([](int r, int) { return r == 0; }))
+                          .found(by_coefficients([](int, int) { return 1.0; }));
+  EXPECT_EQ(to_all.finding, "double-reduction");
+  EXPECT_THAT(to_all.happened, testing::HasSubstr("which the source alone is due"));
+  EXPECT_THAT(to_all.remedy, testing::HasSubstr("Return zeros"));
   const auto reduce = of(kReduce, ReduceOp::kSum, 0);
   EXPECT_EQ(reduce.finding, "identity-backward");
   EXPECT_EQ(reduce.right_if, "");

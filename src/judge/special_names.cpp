@@ -174,6 +174,12 @@ std::string sums_over_all(const ComparedMaps& maps) {
   return holds ? "summed the cotangents over the ranks once more than the chain rule does." : "";
 }
 
+std::string sums_over_all_of_broadcast(const ComparedMaps& maps) {
+  return maps.m.call().kind == kBroadcast && !sums_over_all(maps).empty()
+             ? "gave every rank the sum of the cotangents, which the source alone is due."
+             : "";
+}
+
 // Recognises a backward that gives every rank the sum of what is right for all ranks.
 std::string reduces_twice(const ComparedMaps& maps) {
   if (!traits(maps.m.call().kind).communicates) return "";
@@ -241,6 +247,8 @@ constexpr std::array kSpecial = std::to_array<WrongBackward>({
     {"scaled", is_scaled, "", "",
      "Sum or divide in one place only: the loss, the collective or the gradient's "
      "synchronisation."},
+    {"double-reduction", sums_over_all_of_broadcast, "", "",
+     "Return zeros on the ranks that are not the source: what they passed in was not used."},
     {"double-reduction", sums_over_all,
      "the operand is one replicated value of which each rank's loss sees a share", "",
      "Sum in one place only: here, or where the gradient is synchronised."},

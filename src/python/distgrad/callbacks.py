@@ -11,7 +11,9 @@ def for_transformers(trainer, objective="mean", **options):
     """trainer.add_callback(distgrad.callbacks.for_transformers(trainer))
 
     `options` are check_gradients'. The objective "mean" is the mean over the ranks of the sum of
-    what compute_loss() returns for each micro-batch, whatever that is divided by."""
+    what training_step() returns for each micro-batch: a division that it forgets, or makes twice,
+    changes that loss as it changes the gradients, and is not seen. What the trainer does after
+    that, such as clipping, is not run."""
     from transformers import TrainerCallback
 
     class Check(TrainerCallback):
@@ -41,9 +43,10 @@ def for_transformers(trainer, objective="mean", **options):
 def for_lightning(objective="mean", **options):
     """lightning.Trainer(..., callbacks=[distgrad.callbacks.for_lightning()])
 
-    `options` are check_gradients'. Supports automatic optimisation without accumulation. The
-    module's training_step() is called as the strategy calls it, and its hooks between backward
-    and optimizer.step() are, but not those of other callbacks."""
+    `options` are check_gradients'. Raises ValueError where the module optimises by hand, or
+    gradients are accumulated: call check_gradients yourself there. The module's training_step() is
+    called as the strategy calls it, and its hooks between backward and optimizer.step() are, but
+    not those of other callbacks."""
     from lightning import Callback
 
     class Check(Callback):
@@ -54,11 +57,19 @@ def for_lightning(objective="mean", **options):
                 return
             self._is_done = True
             strategy = trainer.strategy
+            if not module.automatic_optimization or trainer.accumulate_grad_batches > 1:
+                what = ("accumulate_grad_batches" if module.automatic_optimization
+                        else "manual optimization")
+                raise ValueError(f"for_lightning does not run {what}: call"
+                                 " distgrad.check_gradients(module, step), with a step() that does"
+                                 " forward and backward as your module does")
 
             def step():
                 module.zero_grad()
                 found = strategy.training_step(batch, batch_idx)
                 loss = found["loss"] if isinstance(found, dict) else found
+                if loss is None:
+                    raise ValueError("training_step() returned None: Lightning skips this batch")
                 strategy.backward(loss, None)
                 for optimizer in trainer.optimizers:  # as Lightning does before optimizer.step()
                     module.on_before_optimizer_step(optimizer)

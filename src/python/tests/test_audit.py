@@ -311,6 +311,12 @@ class Clock(unittest.TestCase):
             return run("run", folder, "--timeout", "6", "--subject",
                        f"all_reduce=python:{SUBJECTS}/slow.py:{name}")
 
+    def test_a_sum_that_breaks_along_another_dim_is_no_other_op(self):
+        code, answer = audited(f"reduce_scatter=python:{AUDITED}:OwnRowsOfTheSum.apply",
+                               *only("dim"))
+        self.assertEqual(code, 0, answer)
+        self.assertEqual([row["op"] for row in answer["collectives"] if row["offered"]], ["sum"])
+
     def test_import_and_setup_are_no_part_of_a_case(self):
         done = self.run_with("all_reduce")
         self.assertEqual(done.returncode, 0, done.stdout)

@@ -109,6 +109,15 @@ def doubled_bias(model):
     model.second.bias.grad *= 2
 
 
+def doubled_in_float64(model):
+    def ends(loss):
+        if loss.dtype == torch.float64:
+            model.second.weight.grad *= 2
+        return loss
+
+    return ends
+
+
 def times(factor):
     def change(model):
         for p in model.parameters():
@@ -939,9 +948,11 @@ def everything():
     found["scale"] = asked(model, averaged(model, change=scaled_by_8), scale=8)
     found["rounded"] = asked(model, averaged(model, change=rounded_to_float16))
     found["optimizer"] = asked(m := Model().double(), averaged(m, change=updated))
-    found["float64"] = {(dtype, factor): in_float64(dtype, factor) for factor in (1.0, 1.02)
+    found["float64"] = {(dtype, factor): in_float64(dtype, factor) for factor in (1.0, 1.125)
                         for dtype in (torch.float32, torch.bfloat16)}
     found["DDP in float64"] = asked(*not_divided(torch.float32), float64=True)
+    found["another in float64"] = asked(
+        m := Model(), averaged(m, torch.float32, ends=doubled_in_float64(m)), float64=True)
     found["owners"] = {"right": with_owners(), "doubled": with_owners(doubled_bias),
                        "not sent": with_owners(is_sent=False), "untold": with_owners(is_told=False)}
     found["optimizers"] = {name: under_an_optimizer(name) for name in OPTIMIZERS}
@@ -984,8 +995,6 @@ def everything():
     found["frozen"] = asked(nn.Linear(2, 2).requires_grad_(False), lambda: torch.ones(()))
     bad = {"a list": lambda: distgrad.check_gradients([1], averaged(model)),
            "no optimizer": lambda: distgrad.check_gradients(model, averaged(model), optimizer=3),
-           "in float64": lambda: distgrad.check_gradients(
-               model, averaged(model), optimizer=torch.optim.SGD(model.parameters()), float64=True),
            "no model": lambda: distgrad.check_gradients(3, averaged(model)),
            "no step": lambda: distgrad.check_gradients(model, 3),
            "no such name": lambda: distgrad.check_gradients(
@@ -1329,12 +1338,18 @@ class CheckGradients(unittest.TestCase):
                 self.assertEqual(report["verdict"], "right" if factor == 1 else "wrong",
                                  f"{dtype}: {report['text']}")
                 for wrong in report["wrong"]:
-                    self.assertEqual({round(f, 4) for f in wrong["factors"].values()}, {1.02})
+                    for found in wrong["factors"].values():
+                        self.assertAlmostEqual(found, 1.125, delta=0.01)
+
+    def test_ddp_is_judged_in_float64(self):
+        report = self.on_all_ranks("DDP in float64")
+        self.assertEqual([{round(f, 4) for f in w["factors"].values()} for w in report["wrong"]],
+                         [{2.0}], report["text"])
 
     def test_a_step_with_other_gradients_in_float64_is_not_decided(self):
-        report = self.on_all_ranks("DDP in float64")
+        report = self.on_all_ranks("another in float64")
         self.assertEqual(report["verdict"], "undecided", report["text"])
-        self.assertIn("in float64 step() gives other gradients of first.weight", report["text"])
+        self.assertIn("in float64 step() gives other gradients of second.weight", report["text"])
 
     def test_every_rank_raises_and_rank_0_says_it_all(self):
         kinds, texts = zip(*(found["raised"] for found in self.found))
@@ -1796,7 +1811,6 @@ class CheckGradients(unittest.TestCase):
         texts = {"a list": "model is to be a torch.nn.Module",
                  "no model": "model is to be a torch.nn.Module, or a list of them, not a int",
                  "no optimizer": "optimizer is to have a step(), as a torch.optim.Optimizer has",
-                 "in float64": "DTensors and `optimizer` are judged in their own dtypes only",
                  "no step": "step is to be a function",
                  "no such name": "copies: no parameter is named '9.weight'",
                  "objective raises": "objective(losses) raised:\nTraceback",

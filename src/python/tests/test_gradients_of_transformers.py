@@ -110,12 +110,11 @@ class Transformers(unittest.TestCase):
             with self.subTest(dtype=dtype):
                 yield self.found[dtype][name]
 
-    def test_right_ones_are_right_but_for_what_is_0_on_paper(self):
+    def test_right_ones_are_right_and_so_is_what_is_0_on_paper(self):
         for report in self.reports("right"):
             self.assertEqual(report.verdict, "right", str(report))
-            self.assertEqual(set(report.too_small), ZERO, str(report))
-            self.assertLess(max(report.blind.values(), default=0), 0.4, str(report))
-            self.assertLess(report.runs, 70)
+            self.assertFalse(report.too_small or report.blind, str(report))
+            self.assertLess(report.runs, 40)
 
     def test_casts_are_named(self):
         self.assertRegex(" ".join(self.found[torch.bfloat16]["right"].notes),
@@ -125,15 +124,15 @@ class Transformers(unittest.TestCase):
         for report in self.reports("divided"):
             self.assertEqual(len(report.wrong), 1, str(report))
             self.assertEqual(set(report.wrong[0].parameters), set(report.parameters) - ZERO)
-            self.assertAlmostEqual(report.wrong[0].factor, 1 / RANKS, places=2)
+            self.assertAlmostEqual(report.wrong[0].factor, 1 / RANKS, places=4)
             self.assertIn("1 over the number of ranks", str(report))
-            self.assertLess(report.runs, 300)
+            self.assertLess(report.runs, 150)
 
     def test_one_gradient_of_many_is_found_and_its_factor_told(self):
         for report in self.reports("one"):
             self.assertEqual([w.parameters for w in report.wrong], [["blocks.1.up.weight"]],
                              str(report))
-            self.assertAlmostEqual(report.wrong[0].factor, 1.2, places=2)
+            self.assertAlmostEqual(report.wrong[0].factor, 1.2, places=4)
 
     def test_gradients_that_nothing_reduces_are_told_of_all(self):
         for report in self.reports("unreduced"):
@@ -147,14 +146,14 @@ class Transformers(unittest.TestCase):
         report = self.found["twice"][""]
         self.assertEqual(report.verdict, "wrong", str(report))
         told = [name for w in report.wrong for name in w.parameters]
-        self.assertGreater(2 * len(told), len(report.parameters), str(report))
+        self.assertGreaterEqual(set(told), set(report.parameters) - ZERO, str(report))
         for factor in (f for w in report.wrong for f in w.factors.values()):
-            self.assertAlmostEqual(factor, 2, delta=0.2, msg=str(report))
+            self.assertAlmostEqual(factor, 2, delta=0.02, msg=str(report))
 
     def test_what_is_other_without_casts_is_not_decided(self):
         report = self.found["tripled"][""]
         self.assertIn("blocks.0.up.weight", report.undecided, str(report))
-        self.assertIn("differs from what it is without the casts", str(report))
+        self.assertIn("differs from what it is in float64", str(report))
         self.assertNotIn("blocks.1.down.weight", report.undecided)
 
 

@@ -412,7 +412,7 @@ class Where(unittest.TestCase):
 
     def test_an_output_that_backward_does_not_reach_is_looked_at(self):
         text = self.report("two heads")
-        self.assertIn("between the loss and the output of the model (tensor 2), the first that"
+        self.assertIn("between the loss and the output of other, the first that"
                       " could be measured on the way back: the cotangent is 0 times", text)
 
     def test_copies_that_differ_are_wrong_however_rough_the_loss_is(self):

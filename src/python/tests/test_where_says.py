@@ -545,5 +545,108 @@ class Subgroups(unittest.TestCase):
         self.assertNotIn("is wrong by itself", text)
 
 
+# ---- what parameters with right gradients show
+
+
+class Towers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.image, self.text = nn.Linear(6, 4), nn.Linear(5, 4)
+        self.scale = nn.Parameter(torch.tensor(1.3))
+
+    def forward(self, a, b):
+        return (F.normalize(self.image(a), dim=-1), F.normalize(self.text(b), dim=-1),
+                self.scale.exp())
+
+
+def contrast(images, texts, scale):
+    logits = scale * images @ texts.T
+    return F.cross_entropy(logits, torch.arange(9)) + F.cross_entropy(logits.T, torch.arange(9))
+
+
+def towers(rank=0, ranks=1, mistake=""):
+    torch.manual_seed(4)
+    model = Towers().double()
+    a, b = (numbers(9, n).chunk(ranks)[rank] for n in (6, 5))
+    if ranks == 1:
+        contrast(*model(a, b)).backward()
+        return gradients(model)
+
+    def gathered(x):
+        if mistake != "own slice":
+            return torch.cat(dist.nn.functional.all_gather(x))
+        every = [torch.empty_like(x) for _ in range(ranks)]
+        dist.all_gather(every, x.detach())
+        every[rank] = x
+        return torch.cat(every)
+
+    wrapped = nn.parallel.DistributedDataParallel(model)  # It reduces as long as it lives.
+    images, texts, scale = wrapped(a, b)
+    contrast(gathered(images), gathered(texts), scale).backward()
+    if mistake == "scale summed":
+        dist.all_reduce(model.scale.grad)
+    return gradients(model)
+
+
+class Shift(torch.autograd.Function):
+    """Gets rank r's x on rank r + k, and leaves the cotangent where it is."""
+
+    @staticmethod
+    def forward(ctx, x, k):
+        every = [torch.empty_like(x) for _ in range(3)]
+        dist.all_gather(every, x.contiguous())
+        return every[(dist.get_rank() - k) % 3].clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+class Attending(nn.Module):
+    """Hands on what `mean` gave, which goes into `head`, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.keys, self.mean = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x, ranks):
+        x = self.into(x)
+        keys = self.keys(x)
+        keys = torch.cat([keys] + [Shift.apply(keys, k) for k in range(1, ranks)], 1)
+        mean = self.mean(x + (x @ keys.mT).softmax(-1) @ keys)
+        return self.head(torch.tanh(mean)), mean
+
+
+def attend(rank=0, ranks=1):
+    torch.manual_seed(1)
+    model, x = Attending().double(), numbers(2, 9, 3).chunk(ranks, 1)[rank]
+    out, mean = model(x, ranks)
+    ((F.mse_loss(out, x) + 0.1 * mean.square().mean()) / ranks).backward()
+    for p in model.parameters() if ranks > 1 else ():
+        dist.all_reduce(p.grad)
+    return gradients(model)
+
+
+class RightParameters(unittest.TestCase):
+    def towers(self, mistake):
+        return " ".join(str(report_of(lambda rank: towers(rank, 3, mistake), towers, 3)).split())
+
+    def test_a_cotangent_before_a_mean_may_be_a_multiple(self):
+        text = self.towers("scale summed")
+        self.assertIn("FAIL scale 3 times the reference", text)
+        self.assertNotIn("Backward departs", text)
+
+    def test_what_a_mean_leaves_too_small_is_not_called_right(self):
+        text = self.towers("own slice")
+        self.assertIn("a mean, as DDP takes, would need them 3 times as large", text)
+        self.assertNotIn("the mistake lies between there and p.grad", text)
+
+    def test_a_tensor_that_is_handed_on_has_the_cotangent_of_all_its_uses(self):
+        text = " ".join(str(report_of(lambda rank: attend(rank, 3), attend, 3)).split())
+        self.assertIn("Backward departs between the outputs of mean and keys", text)
+        self.assertRegex(text, r"Shift in \S+, called there, is wrong by itself: identity-backward")
+
+
 if __name__ == "__main__":
     unittest.main()

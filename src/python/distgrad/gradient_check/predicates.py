@@ -566,7 +566,8 @@ def _other_ranks_blocks(pair):
         if way is None and not pair.is_zero(r, k):
             return None
         moved |= way is not None and way != (r, k) and not pair.is_right(r, k)
-    if not moved or n < 2 or not (_are_slices(pair) or _are_rows_moved(pair)):
+    if not moved or n < 2 or not (_are_slices(pair) and _is_due_once(pair)
+                                  or _are_rows_moved(pair)):
         return None
     return "ranks got what belongs to other ranks"
 
@@ -576,10 +577,19 @@ def _are_slices(pair):
     return all(_are_zeros_and_ones(pair.right[r][k], pair.room[r][k]) for r, k in pair.pairs())
 
 
-def _are_rows_moved(pair):
-    """Returns whether each rank has all that is right for one rank."""
+def _is_due_once(pair):
+    """Returns whether each element of a cotangent goes into one element on one rank at most."""
     n = range(pair.ranks)
-    return all(any(all(pair.equals(r, k, pair.right[a][k]) for k in n) for a in n) for r in n)
+    return all(int((torch.cat([pair.right[r][k] for r in n]).abs()
+                    > torch.cat([pair.room[r][k] for r in n])).sum(0).max()) <= 1
+               for k in n if pair.right[0][k].shape[1])
+
+
+def _are_rows_moved(pair):
+    """Returns whether each rank has all that is right for one rank, each for another one."""
+    n = range(pair.ranks)
+    whose = [[a for a in n if all(pair.equals(r, k, pair.right[a][k]) for k in n)] for r in n]
+    return all(whose) and len({a[0] for a in whose}) == pair.ranks
 
 
 def _held(n, is_zero):
@@ -614,7 +624,7 @@ def _other_elements(pair):
 def _others_elements(pair):
     """Returns text if ranks have elements that belong to other ranks, as when uneven slices are
     read as even ones."""
-    if not pair.by_element or pair.ranks < 2 or not _same_columns(pair):
+    if not pair.by_element or pair.ranks < 2 or not _same_columns(pair) or not _is_due_once(pair):
         return None
     right = torch.cat([torch.cat(row, 1) for row in pair.right])
     room = torch.cat([torch.cat(row, 1) for row in pair.room])

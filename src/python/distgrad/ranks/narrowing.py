@@ -8,18 +8,35 @@ float32 buffer that is written to.
 """
 
 import contextlib
+import os
+import sys
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
 from .places import place
 from .rounding import without_dynamo
 
+# A mode's dispatch lies between the engine and an operator, and torch wraps it in these files.
+_BETWEEN = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+            *(os.path.join(os.path.dirname(torch.__file__), *names)
+              for names in (("_ops.py",), ("_compile.py",), ("_dynamo", "eval_frame.py"))))
+_FSDP = os.path.join(os.path.dirname(torch.__file__), "distributed", "fsdp", "")
+# These draw other numbers in another dtype.
+_RANDOM = frozenset("""bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial
+    native_dropout normal_ rand_like randn_like random_ uniform_""".split())
+
 
 class Narrowing:
-    def __init__(self, wide=torch.float64, may_send_narrow=True):
+    """Takes values, {address of the storage of narrow parameters: a tensor of the wide dtype that
+    counts in its place, element by element}. Code that is given none of them then runs as it is,
+    as the engine's, DistributedDataParallel's and the user's work on gradients does."""
+
+    def __init__(self, wide=torch.float64, may_send_narrow=True, values=None):
         self.wide = wide  # the dtype that code runs in under widening()
+        self.values = values or {}
         self.may_send_narrow = may_send_narrow  # else a collective given such a buffer raises
         self.dtypes = []  # dtypes that were cast to
         self.casts = []  # texts, "float32 in layer.py:12"
@@ -32,7 +49,7 @@ class Narrowing:
 
     @contextlib.contextmanager
     def widening(self):
-        with _Mode(self, widens=True):
+        with _OneDtype(self) if self.values else contextlib.nullcontext(), _Mode(self, True):
             yield
 
     def narrowest(self, dtype):
@@ -50,6 +67,38 @@ class Narrowing:
                 self.dtypes.append(dtype)
 
 
+class _OneDtype(TorchFunctionMode):
+    """Widens what functions are given that insist on one dtype before they call an operator, as
+    conv2d and prelu do."""
+
+    def __init__(self, narrowing):
+        super().__init__()
+        self._wide = narrowing.wide
+
+    def __enter__(self):
+        self._check_input = torch.nn.RNNBase.check_input
+        torch.nn.RNNBase.check_input = lambda *_: None
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        torch.nn.RNNBase.check_input = self._check_input
+        return super().__exit__(*error)
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError:
+            wide = tree_map(self._widened, (args, kwargs))
+            if all(a is b for a, b in zip(tree_flatten(wide)[0], tree_flatten((args, kwargs))[0])):
+                raise
+        return func(*wide[0], **wide[1])
+
+    def _widened(self, x):
+        is_narrow = isinstance(x, torch.Tensor) and x.is_floating_point() and x.dtype != self._wide
+        return x.to(self._wide) if is_narrow else x
+
+
 class _Mode(TorchDispatchMode):
     def __init__(self, narrowing, widens):
         super().__init__()
@@ -63,7 +112,7 @@ class _Mode(TorchDispatchMode):
                     None, (args, kwargs)):
                 raise RuntimeError(f"{func} is given a tensor in a narrower dtype")
             return func(*args, **kwargs)
-        given = {x.dtype for x in tree_flatten((args, kwargs))[0]
+        given = {self._dtype_of(x) for x in tree_flatten((args, kwargs))[0]
                  if isinstance(x, torch.Tensor) and x.is_floating_point()}
         written = written_to(func, args, kwargs)
         if not self._widens:
@@ -71,6 +120,10 @@ class _Mode(TorchDispatchMode):
             self._narrowing.note([d for d in self._narrow_dtypes(result, written)
                                   if _is_narrower(d, given)], widens=False)
             return result
+        if self._narrowing.values and self._is_left_alone(given, kwargs):
+            return func(*args, **kwargs)
+        if self._narrowing.values and func._schema.name.partition("::")[2] in _RANDOM:
+            return self._as_narrow(func, args, kwargs, written)
         if self._narrowing.wide in given:
             if self._is_narrow_dtype(kwargs.get("dtype")):
                 self._narrowing.note([kwargs["dtype"]], widens=False)
@@ -91,11 +144,60 @@ class _Mode(TorchDispatchMode):
         return isinstance(x, torch.Tensor) and self._is_narrow_dtype(x.dtype)
 
     def _widened(self, x, written):
-        is_kept = not self._is_narrow(x) or any(x is y for y in written)
-        return x if is_kept else x.to(self._narrowing.wide)
+        if not self._is_narrow(x) or any(x is y for y in written):
+            return x
+        value = self._value_of(x)
+        return x.to(self._narrowing.wide) if value is None else value
+
+    def _as_narrow(self, func, args, kwargs, written):
+        """Draws the random numbers that the code draws where nothing is wide."""
+        wide, given = self._narrowing.wide, args
+        args, kwargs = tree_map(lambda x: x.to(torch.float32) if isinstance(
+            x, torch.Tensor) and x.dtype == wide else x, (args, kwargs))
+        result = func(*args, **kwargs)
+        if func._schema.name == "aten::native_dropout":
+            x, p, is_train = given
+            return self._widened(x, ()) * result[1] / (1 - p if is_train else 1), result[1]
+        for x in written:
+            x.copy_(result)
+        return written[0] if written else tree_map(lambda x: self._widened(x, ()), result)
+
+    def _is_left_alone(self, given, kwargs):
+        if "dtype" in kwargs and _is_engines():
+            return True
+        return bool(given) and self._narrowing.wide not in given
+
+    def _dtype_of(self, x):
+        return x.dtype if self._value_of(x) is None else self._narrowing.wide
+
+    def _value_of(self, x):
+        """Returns what counts in the place of a parameter or of a view of it, or None."""
+        local = getattr(x, "_local_tensor", x)
+        if not self._narrowing.values or local.layout != torch.strided or not self._is_narrow(x):
+            return None
+        whole = self._narrowing.values.get(local.untyped_storage().data_ptr())
+        if whole is None:
+            return None
+        value = whole.as_strided(local.shape, local.stride(), local.storage_offset())
+        if local is x:
+            return value
+        from torch.distributed.tensor import DTensor
+
+        return DTensor.from_local(value, x.device_mesh, x.placements, run_check=False,
+                                  shape=x.shape, stride=x.stride())
 
     def _narrow_dtypes(self, result, written):
         return [x.dtype for x in tree_flatten((result, written))[0] if self._is_narrow(x)]
+
+
+def _is_engines():
+    """Returns whether the autograd engine itself, or FSDP, calls an operator: they give gradients
+    the dtypes of parameters, and need them so."""
+    caller = sys._getframe(1).f_back
+    while caller is not None and caller.f_code.co_filename.startswith(_BETWEEN):
+        caller = caller.f_back
+    return (caller is None or caller.f_code.co_filename.startswith(_FSDP)
+            or caller.f_code is torch.autograd.graph._engine_run_backward.__code__)
 
 
 def _is_narrower(dtype, than):

@@ -48,8 +48,8 @@ def check_gradients(
     optimizer: a torch.optim.Optimizer, or what holds one, whose step() is run once and taken back:
         copies that are equal before it are to be equal after it. A gradient that one rank alone
         has, as with ZeRO, counts for all copies that it moves alike.
-    float64: runs step() in float64, and judges the gradients that it has then. Not for DTensors,
-        nor for DistributedDataParallel, whose buckets have dtypes.
+    float64: runs step() in float64 even if all seems right in its own dtypes, and judges the
+        gradients that it has then, which are to be those of step() as it is but for rounding.
     scale: what p.grad is to be times the derivative: a loss scale that is taken out later.
     search_s: seconds after which no further parameters are told apart once something is wrong;
         timeout_s: seconds for one run of step().
@@ -82,9 +82,6 @@ def check_gradients(
     if not (optimizer is None or callable(getattr(optimizer, "step", None))):
         raise TypeError("optimizer is to have a step(), as a torch.optim.Optimizer has, not a"
                         f" {type(optimizer).__name__}")
-    if float64 and (optimizer is not None
-                    or any(hasattr(p, "placements") for p in model.parameters())):
-        raise ValueError("float64: DTensors and `optimizer` are judged in their own dtypes only")
     _check_group(group, timeout_s)
     detached = detached is True or _names(detached)
     if detached is not True and (bad := [x for x in detached if not _LINE.search(x)]):

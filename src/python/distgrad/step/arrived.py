@@ -29,6 +29,9 @@ def told(wrong, right, arrived, returned, truth, rows=None):
                               []).append(name)
     lines, explained = [], {name for names in groups.values() for name in names}
     for (columns, weights, seen), names in groups.items():
+        if len(names) == 1 and not _are_simple(weights):
+            explained.discard(names[0])
+            continue
         text = (f"{some(names, 4)}: the single run's gradient is {_text(columns, weights)}; p.grad"
                 f" is {_seen_text(columns, seen)}.")
         alike = " and of ".join(ranks_text(ranks) for ranks, i in columns
@@ -40,6 +43,13 @@ def told(wrong, right, arrived, returned, truth, rows=None):
     is_after = all(any(_are_alike(found[:2], other[:2]) for other in usual) for found in groups)
     left = [name for name in wrong if name not in explained and not _is_rounding(name, truth)]
     return lines, explained, not left and (not right or is_after)
+
+
+def _are_simple(weights):
+    """Returns whether weights may be counts over their sum, or all the same: columns of one
+    parameter with fewer dimensions than elements add up to anything with some weights."""
+    return min(weights) >= 0 and (max(weights) == min(weights) or any(
+        all(abs(w * n - round(w * n)) <= _SAME * n * w for w in weights) for n in range(1, 65)))
 
 
 def _is_rounding(name, truth):

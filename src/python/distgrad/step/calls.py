@@ -41,8 +41,8 @@ def measured(runs, watch, after, before, elsewhere=""):
         # Other strides than these could leave ranks that wait for each other.
         how = " with contiguous cotangents, which the step's are not" if any(
             runs.gather(bool(strides))) else ""
-        lines += _told(f"{text}, {elsewhere or 'called there'},", how, report, may_be_copies,
-                       is_in_parts)
+        lines += _told(f"{text}, {elsewhere or 'called there'},", how, report,
+                       may_be_copies or runs.objective == "replicated", is_in_parts)
     return list(dict.fromkeys(lines))
 
 
@@ -99,9 +99,9 @@ def _copies(args):
                     if isinstance(x, torch.Tensor) else x, tuple(args))
 
 
-def _told(text, how, report, may_be_copies, is_in_parts):
+def _told(text, how, report, is_open, is_in_parts):
     """Returns sentences with the formula. They call it wrong only if no objective makes it right,
-    as it is not known which one holds here."""
+    as it is not known which one holds here; is_open says that what is right depends on that."""
     if report.verdict == "right":
         formulas = [line for lines in report.formulas.values() for line in lines]
         legends = "".join(f" ({legend})" for legend in report.legends)
@@ -115,7 +115,7 @@ def _told(text, how, report, may_be_copies, is_in_parts):
         if (report.right_for or is_in_parts) and found:
             lines.append(f"{text} measured by itself{how}: {found}.")
         elif not report.right_for and not is_in_parts:
-            right = "" if may_be_copies else f" in place of {right}"
+            right = "" if is_open else f" in place of {right}"
             lines.append(f"{text} is wrong by itself: {finding.name}"
                          + (f", {found}{right}." if found else f", {finding.text}."))
     return lines

@@ -3,14 +3,12 @@ something."""
 
 import contextlib
 import dataclasses
-import functools
 import math
 from typing import Callable, Union
 
 import torch
 
 from ..gradient_check.waiting import calls_entered, met_outside
-from ..ranks.narrowing import Narrowing
 from ..ranks.unwaited import told
 from ..words import capitalized, ranks_text, some
 from . import casts
@@ -20,7 +18,7 @@ from .errors import StepError
 from .findings import same_number, with_constants
 from .frozen import half_frozen
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
-from .judging import BLIND, Judge
+from .judging import BLIND, Judge, Unclear
 from .measuring import Measuring, holds, put_back
 from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
@@ -32,13 +30,14 @@ from .subgroups import subgroups
 from .variables import described, digest, local_of, matches, named_parameters
 from .variables import pieces, plain
 from .watching import Added, Arrivals
-from .widened import differ, in_float64
+from .widened import Widened, are_one_loss, differ
 from .wording import is_clipped
 from .wording import described as described_finding
 
 _HELD_SEEDS = (61, 62)
 _CLEAR = 10  # A change of so many resolutions is clearly one.
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
+_SMALL = 1 << 22  # Models of up to so many elements on a rank are judged in float64 at once.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
 _LEFT = 16  # Roundings of a sum that is 0 are so many eps of the largest gradient.
@@ -62,19 +61,11 @@ def check(model, step, options, team):
     on all ranks alike."""
     _check_alike(team, options)
     _check_patterns(team, model, options)
-    new_runs = functools.partial(Runs, model, step, options.objective, team, options.copies)
-    if not options.float64:
-        return _checked(new_runs(), options)
-    runs = new_runs()
+    runs = Runs(model, step, options.objective, team, options.copies)
     try:
-        runs.run()
-        own = runs.found_gradients()
+        return _Check(runs, options).report()
     finally:
         runs.restore()
-    with in_float64(model):
-        runs = new_runs()
-        runs.widened = Narrowing().widening
-        return _checked(runs, options, own)
 
 
 def _check_alike(team, options):
@@ -98,100 +89,170 @@ def _check_patterns(team, model, options):
                 raise ValueError(f"{option}: no parameter is named {name!r}")
 
 
-def _checked(runs, options, own=None):
-    try:
-        return _Check(runs, options).report(own)
-    finally:
-        runs.restore()
+class _Undecidable(Exception):
+    """Says why nothing can be decided of a step."""
+
+
+@dataclasses.dataclass
+class _FirstRun:
+    """Holds what a run left that began with the gradients that there were: its loss; p.grad when
+    step() returned; p.grad after a second such run, or None if there were no gradients; and texts
+    on asynchronous calls that were not waited for. Later runs wait for them."""
+
+    loss: float
+    gradients: dict
+    added: Union[dict, None]
+    unwaited: list
 
 
 class _Check:
     def __init__(self, runs, options):
         self._runs, self._options = runs, options
+        self._report, self._known = None, []
         self._notes = []
         self._passes = 1
         self._outside = []  # ranks with which step() communicates and that are not of the group
         self._dtypes = set()  # Modules compute tensors of these dtypes, as texts.
-        self._clipped = None  # It becomes a Clipped.
+        self._clipping, self._clipped = None, None  # These become a Clipping and a Clipped.
         self._casts = None  # It becomes the Casts of the step, without which it runs here.
+        self._is_another_step = False  # In float64 it may have other gradients.
         self._again = None  # It may become a function: the gradients of another run.
         self._update_of = None  # {piece's key: Update}, once optimizer.step() has been run
 
     def report(self, own=None):
-        """Takes the gradients of the step as it is, if it runs in wider dtypes here."""
+        """Takes the gradients of the step as it is, if it runs in float64 here."""
+        try:
+            return self._judged_step(own)
+        except _Undecidable as why:
+            self._report.undecide(str(why))
+            return self._report
+
+    def _judged_step(self, own):
+        runs, options = self._runs, self._options
+        first = self._observed()
+        gradients, base, report = runs.found_gradients(), self._report.loss, self._report
+        self._check_loss(first)
+        if own is None and (options.float64 or casts.are_likely(runs, self._dtypes)
+                            or self._is_small_and_narrow()):
+            if found := self._in_float64(gradients):
+                return found
+        unlike = self._unlike(own, gradients) if own else []
+        if unlike and not self._casts.dtypes:
+            self._is_another_step = True
+            raise _Undecidable(f"in float64 step() gives other gradients of {_some(unlike)} than in"
+                               " its own dtypes")
+        changed = self._changed_gradients(first.gradients, first.added or gradients)
+        if not changed:  # Else what is kept from run to run may differ.
+            self._note_stale(first.added, gradients)
+        first.gradients, first.added = None, None  # These are as large as the parameters.
+        self._known = known = pieces(runs.gather(described(runs.parameters, runs.model)),
+                                     options.copies, options.pieces)
+        if not known:
+            raise _Undecidable("no parameter requires a gradient on any rank")
+        if not judge_cuts(report, runs, known, self._notes):
+            return report
+        self._note_before_moves()
+        if self._report_changed(changed, first.unwaited):
+            return report
+        as_left, gradients = gradients, self._without_factors(gradients)
+        alone = self._on_one_rank_alone(gradients)
+        if alone and options.optimizer is not None:
+            self._again = None  # It would lack the copies.
+            alone = self._take_for_copies(alone, gradients)
+        self._check_finite(gradients)
+        try:
+            measuring, judgement = self._judged(gradients, own is None and self._casts is None)
+        except Unclear:
+            if found := self._in_float64(as_left):
+                return found
+            measuring, judgement = self._judged(gradients)
+        self._check_judgement(judgement)
+        judgement.undecide(unlike, "p.grad differs from what it is in float64 by more than rounding"
+                           " may explain")
+        if judgement.findings and not options.detached:
+            self._dispute(judgement, measuring, lambda: self._judged(gradients))
+        self._fill(judgement, gradients, measuring.shared)
+        self._note_alone(alone)
+        if text := half_frozen(runs, known, base, options.pieces):
+            if not report.wrong:
+                raise _Undecidable(text)
+            self._notes.append(text)
+        self._say_more(measuring, judgement, gradients)
+        return report
+
+    def _observed(self):
+        """Runs step() as the caller would, and once more, and begins the report."""
         runs = self._runs
         if lines := self._options.detached:
             runs.held = HeldInStep(None if lines is True else lines)
         versions = {name: p._version for name, p in runs.parameters.items()}
-        first, before, again, unwaited = self._first_run()
-        with Clipping(runs.parameters) as clipping, Watch(runs.model, self._note_dtype):
+        first = self._first_run()
+        with Clipping(runs.parameters) as self._clipping, Watch(runs.model, self._note_dtype):
             base = runs.run()
             self._passes = max(runs.gather(runs.begun()))
-        losses = list(runs.losses)
-        report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(), losses,
-                                 base, place=runs.place)
-        gradients = runs.found_gradients()
+        self._report = GradientsReport(runs.team.size, runs.team.backend, self._objective_text(),
+                                       list(runs.losses), base, place=runs.place)
         if changed := self._changed_parameters(versions):
-            report.undecide(f"step() writes to parameters ({_some(changed)}), as optimizer.step(),"
-                            " clamp_() or an embedding with max_norm does: it can be judged without"
-                            " that")
-            return report
-        if not self._is_the_same(first, base):
-            if not unwaited or not self._is_the_same(runs.run(), base):
-                report.undecide("two runs of step() from the same state gave different losses:"
-                                f" {first:.9g} and {base:.9g}. It is to use the same batch, and the"
-                                " same random numbers, each time")
-                return report
-            unwaited = [f"{text}: where that is waited for, the loss is {base:.6g}, and not"
-                        f" {first:.6g}" for text in unwaited]
+            raise _Undecidable(f"step() writes to parameters ({_some(changed)}), as"
+                               " optimizer.step(), clamp_() or an embedding with max_norm does: it"
+                               " can be judged without that")
+        return first
+
+    def _is_small_and_narrow(self):
+        """Returns whether a step in float64 costs little, and may show more."""
+        every = list(self._runs.parameters.values())
+        return all(self._runs.gather(sum(local_of(p).numel() for p in every) <= _SMALL)) and any(
+            self._runs.gather(any(p.dtype != torch.float64 for p in every)))
+
+    def _check_loss(self, first):
+        """Raises _Undecidable if runs have other losses, or none that is finite."""
+        base, losses = self._report.loss, self._report.losses
+        if not self._is_the_same(first.loss, base):
+            if not first.unwaited or not self._is_the_same(self._runs.run(), base):
+                raise _Undecidable("two runs of step() from the same state gave different losses:"
+                                   f" {first.loss:.9g} and {base:.9g}. It is to use the same batch,"
+                                   " and the same random numbers, each time")
+            first.unwaited = [f"{text}: where that is waited for, the loss is {base:.6g}, and not"
+                              f" {first.loss:.6g}" for text in first.unwaited]
         if not math.isfinite(base):
             bad = [rank for rank, loss in enumerate(losses)
                    if loss is not None and not math.isfinite(without_count(loss))]
-            report.undecide(f"the loss is {base}"
-                            + (f": it is not finite on {ranks_text(bad)}" if bad else ""))
-            return report
-        if own is None and casts.are_likely(runs, self._dtypes):
-            if found := self._without_casts(report, gradients):
-                return found
-        unlike = self._unlike(own, gradients) if own else []
-        if unlike and not self._casts:
-            report.undecide(f"in float64 step() gives other gradients of {_some(unlike)} than in"
-                            " its own dtypes; hooks on gradient accumulators, as"
-                            " DistributedDataParallel's, do not run then")
-            return report
-        changed = self._changed_gradients(before, again or gradients)
-        if not changed:  # Else what is kept from run to run may differ.
-            self._note_stale(again, gradients)
-        del before, again  # These are as large as the parameters.
-        known = pieces(runs.gather(described(runs.parameters, runs.model)), self._options.copies,
-                       self._options.pieces)
-        if not known:
-            report.undecide("no parameter requires a gradient on any rank")
-            return report
-        if not judge_cuts(report, runs, known, self._notes):
-            return report
+            raise _Undecidable(f"the loss is {base}"
+                               + (f": it is not finite on {ranks_text(bad)}" if bad else ""))
+
+    def _note_before_moves(self):
         self._note_not_detached()
-        self._note_copies(known)
-        self._note_two_names(known)
-        self._note_unlike_losses(losses)
-        if changed and unwaited:
-            report.wrong.append(Wrong("nondeterministic", changed, {}, [
-                f"{capitalized(text)}. Where that is waited for, p.grad is another one."
-                for text in unwaited]))
-        elif changed:
-            report.parameters = list(dict.fromkeys(piece.name for piece in known))
-            report.wrong.append(Wrong("nondeterministic", changed, {}, [
-                "Two runs of step() from the same state gave the same loss, and other p.grad."
-                " That is so if something is kept from one run to the next, random numbers of its"
-                " own, too, or read before an asynchronous call is done."]))
-            report.notes = self._notes
-            return report
-        else:
+        self._note_copies()
+        self._note_two_names()
+        self._note_unlike_losses()
+        rows = union(self._runs.gather(list(self._runs.padding)))
+        if rows:
+            self._notes.append(f"the row of padding_idx in {_some(rows)}, whose gradient torch"
+                               " keeps 0, was not judged")
+
+    def _report_changed(self, changed, unwaited):
+        """Reports that runs had other gradients of the parameters `changed`. Returns whether that
+        is all that can be said."""
+        if not changed:
             self._notes += [f"in step() {text}" for text in unwaited]
-        self._clipped = Clipped(runs, known, clipping, gradients)
+            return False
+        texts = [f"{capitalized(text)}. Where that is waited for, p.grad is another one."
+                 for text in unwaited]
+        self._report.wrong.append(Wrong("nondeterministic", changed, {}, texts or [
+            "Two runs of step() from the same state gave the same loss, and other p.grad. That is"
+            " so if something is kept from one run to the next, random numbers of its own, too, or"
+            " read before an asynchronous call is done."]))
+        if not unwaited:
+            self._report.parameters = self._names()
+            self._report.notes = self._notes
+        return not unwaited
+
+    def _without_factors(self, gradients):
+        """Returns the gradients without what clip_grad_norm_ and a loss scale multiplied."""
+        runs = self._runs
+        self._clipped = Clipped(runs, self._known, self._clipping, gradients)
         factors = {name: self._options.scale * (self._clipped.factors.get(name) or 1.0)
                    for name in runs.parameters}
-        as_left = gradients
 
         def divided(gradients):
             return {name: g if g is None or factors[name] == 1 else g / factors[name]
@@ -201,99 +262,79 @@ class _Check:
             runs.run()
             return divided(runs.found_gradients())
 
-        gradients, self._again = divided(gradients), again
-        alone = self._on_one_rank_alone(known, gradients)
-        if alone and self._options.optimizer is not None:
-            self._again = None  # It would lack the copies.
-            alone = self._take_for_copies(alone, known, gradients)
-        names, ranks = self._not_finite(gradients)
-        if names:
-            report.undecide(f"the gradients of {_some(names)} are not finite on"
-                            f" {ranks_text(ranks)}")
-            return report
-        measuring, judgement = self._judged(known, gradients, base)
+        self._again = again
+        return divided(gradients)
+
+    def _check_judgement(self, judgement):
+        """Raises _Undecidable if the runs that the judgement is made from may not be alike."""
         if self._outside and (judgement.findings or judgement.undecided):
-            report.undecide(f"step() also communicates with {ranks_text(sorted(self._outside))},"
-                            " outside of `group`, and what these move at the same time may change"
-                            " its loss: leave `group` out")
-            return report
+            raise _Undecidable(f"step() also communicates with {ranks_text(sorted(self._outside))},"
+                               " outside of `group`, and what these move at the same time may"
+                               " change its loss: leave `group` out")
+        base = self._report.loss
         if (judgement.undecided or any(f.factor is None and not f.right for f in judgement.findings)
-                ) and not self._is_the_same(after := runs.run(), base):
-            report.undecide(f"step() gave the loss {base:.9g} before parameters were moved, and"
-                            f" {after:.9g} once they were put back: it keeps something from one run"
-                            " to the next")
-            return report
-        if own is None and self._casts is None and (
-                judgement.findings or judgement.undecided or judgement.is_suspicious
-                or measuring.is_short() and judgement.too_small):
-            if found := self._without_casts(report, as_left):
-                return found
-            if self._casts.must_stay:
-                measuring, judgement = self._judged(known, gradients, base)
-        for name in unlike:
-            judgement.undecided[name] = ("p.grad differs from what it is without the casts by more"
-                                         " than their rounding may explain")
-        if judgement.findings and not self._options.detached:
-            self._dispute(report, judgement, measuring,
-                          lambda: self._judged(known, gradients, base))
-        self._fill(report, judgement, known, gradients, measuring.shared)
-        self._note_alone(report, alone, known)
-        if text := half_frozen(runs, known, base, self._options.pieces):
-            if not report.wrong:
-                report.undecide(text)
-                return report
-            self._notes.append(text)
+                ) and not self._is_the_same(after := self._runs.run(), base):
+            raise _Undecidable(f"step() gave the loss {base:.9g} before parameters were moved, and"
+                               f" {after:.9g} once they were put back: it keeps something from one"
+                               " run to the next")
+
+    def _say_more(self, measuring, judgement, gradients):
+        """Finds the place of what is wrong, and adds notes and counts."""
+        report, runs = self._report, self._runs
         if measuring.dtype in (torch.float64, torch.float32) and any(
                 w.kind != "clipping" and set(w.parameters) != set(report.parameters)
                 or w.factor is None for w in report.wrong if w.kind != "nondeterministic"):
-            self._find_place(report, measuring, judgement.findings)
+            self._find_place(measuring, judgement.findings)
         if report.wrong:
             self._note_unmoved(measuring)
-            self._note_other_values(known, gradients, report)
+            self._note_other_values(gradients)
         self._note_rounded(measuring)
         self._note_short_loss()
-        if (report.verdict == "undecided" and measuring.dtype == torch.float32
-                and not measuring.has_declared()):
-            self._notes.append("float64=True may decide more")
-        self._note_blind(report, judgement, measuring)
+        self._note_blind(judgement, measuring)
         if report.verdict == "right":
-            self._note_same_data(report, known)
+            self._note_same_data()
             if self._options.optimizer is not None:
-                self._judge_optimizer(report, known)
+                self._judge_optimizer()
         report.dtype = str(measuring.dtype).removeprefix("torch.")
         report.notes += self._notes
         report.runs, report.seconds = runs.count, runs.gather(runs.seconds)[0]
-        return report
 
-    def _judged(self, known, gradients, base):
-        measuring = Measuring(self._runs, known, gradients, base, self._dtypes, self._again)
+    def _names(self):
+        return list(dict.fromkeys(piece.name for piece in self._known))
+
+    def _judged(self, gradients, may_ask_wider=False):
+        measuring = Measuring(self._runs, self._known, gradients, self._report.loss, self._dtypes,
+                              self._again)
         return measuring, Judge(measuring, lambda: self._alternatives(gradients),
-                                self._options.search_s).judge()
+                                self._options.search_s, may_ask_wider).judge()
 
-    def _without_casts(self, report, gradients):
-        """Returns the report of the step without its casts to short dtypes, or None if there are
-        none, or they must stay. It takes this report and the gradients of the step as it is."""
-        runs = self._runs
+    def _in_float64(self, gradients):
+        """Returns the report of the step in float64, without its casts, or None if it cannot run
+        so. It takes the gradients of the step as it is."""
+        runs, report = self._runs, self._report
         self._casts = found = casts.Casts(runs)
         if found.must_stay:
             self._dtypes |= set(map(str, found.dtypes))
             self._notes += [f"{text}: gradients were held to that" for text in found.texts]
-        if found.must_stay or not found.dtypes:
+        if found.must_stay or not (found.dtypes or found.is_narrow):
             return None
-        runs.widened, without = found.gone, _Check(runs, self._options)
-        without._casts = found
-        without._notes = [f"{text}: the step was judged without that" for text in found.texts]
-        try:
-            judged = without.report(gradients)
-        except StepError:  # Some code insists on its dtype.
-            runs.widened = contextlib.nullcontext
-            runs.run()
-            return None
-        judged.losses, judged.loss = report.losses, report.loss
-        return judged
+        widened, wide = Widened(runs.model, runs.parameters), _Check(runs, self._options)
+        runs.widened, runs.values = widened.running, widened.values
+        wide._casts = found
+        wide._notes = [f"{text}: the step was judged without that" for text in found.texts]
+        with contextlib.suppress(StepError):  # Some code insists on its dtype.
+            judged = wide.report(gradients)
+            if self._options.float64 or not wide._is_another_step and are_one_loss(
+                    report.loss, judged.loss, found.coarsest):
+                judged.losses, judged.loss = report.losses, report.loss
+                return judged
+        runs.widened, runs.values = contextlib.nullcontext, {}
+        runs.run()
+        return None
 
-    def _fill(self, report, judgement, known, gradients, shared):
-        report.parameters = list(dict.fromkeys(piece.name for piece in known))
+    def _fill(self, judgement, gradients, shared):
+        report, known = self._report, self._known
+        report.parameters = self._names()
         norm = unique_norm(self._runs, known, gradients)
         findings = judgement.findings
         if not self._clipped.is_by_torch() and is_clipped(findings, report.parameters, norm):
@@ -329,10 +370,7 @@ class _Check:
     # -- before anything is moved
 
     def _first_run(self):
-        """Runs step() as the caller would, with the gradients that there are. Returns the loss;
-        p.grad when step() returned; p.grad after a second such run, or None if there were no
-        gradients; and texts on asynchronous calls that were not waited for. Later runs wait for
-        them."""
+        """Runs step() with the gradients that there are."""
         runs, entry = self._runs, self._runs.entry_gradients()
         had = any(runs.gather(any(g is not None for g in entry.values())))
         since = calls_entered()
@@ -342,7 +380,7 @@ class _Check:
         runs.waited_for = frozenset(union(calls))
         if had:
             runs.run(entry)
-        return loss, found, runs.found_gradients() if had else None, told(calls)
+        return _FirstRun(loss, found, runs.found_gradients() if had else None, told(calls))
 
     def _note_dtype(self, _key, x):
         self._dtypes.add(str(x.dtype))
@@ -386,7 +424,7 @@ class _Check:
 
     def _unlike(self, own, wide):
         """Returns names of gradients that differ in wider dtypes by more than rounding does."""
-        largest, dtype = self._largest_norm(wide), self._casts and self._casts.coarsest()
+        largest, dtype = self._largest_norm(wide), self._casts.coarsest
         return union(self._runs.gather([n for n, g in own.items()
                                         if differ(g, wide[n], largest, dtype)]))
 
@@ -433,7 +471,8 @@ class _Check:
             self._notes.append(f"step() returns its loss in {', '.join(sorted(short))}, which has"
                                " three digits: computed in float32, more can be decided")
 
-    def _note_blind(self, report, judgement, measuring):
+    def _note_blind(self, judgement, measuring):
+        report = self._report
         judged = {name for finding in judgement.findings for name in finding.names}
         judged |= {*judgement.undecided, *judgement.too_small}
         report.blind = {name: share for name, share in sorted(
@@ -444,26 +483,26 @@ class _Check:
             told = {*judged, *report.not_asked, *report.ambiguous}
             if rest := [name for name in report.parameters if name not in told]:
                 self._notes.append("an error that is no multiple of p.grad may be missed in"
-                                   f" float32, so also in {_some(rest)}"
-                                   + ("" if measuring.has_declared() else ": float64=True sees it"))
+                                   f" float32, so also in {_some(rest)}")
         if report.blind:
             self._notes.append(f"in {str(measuring.dtype)[6:]} an error of less than "
                                + _some([f"{s:.0%} in {name}" for name, s in report.blind.items()])
                                + " would not be seen")
 
-    def _note_same_data(self, report, known):
+    def _note_same_data(self):
+        report = self._report
         everyone = list(range(report.ranks))
         is_alike = report.ranks > 1 and len(set(report.losses)) == 1 and all(
-            sorted(piece.holders) == everyone for piece in known)
+            sorted(piece.holders) == everyone for piece in self._known)
         if is_alike and self._options.objective == "mean":
             self._notes.append("all ranks hold the same parameters and have the same loss: if they"
                                " have the same data, too, a mean over the ranks that is missing"
                                " does not show here")
 
-    def _note_two_names(self, known):
+    def _note_two_names(self):
         """Notes that ranks have the same values under different names, if they do."""
         alike = {}
-        for p in known:
+        for p in self._known:
             if p.digest and not p.is_constant:
                 alike.setdefault(p.digest, []).append(p)
         pairs = [(first, other) for first, *others in alike.values() for other in others
@@ -475,17 +514,19 @@ class _Check:
                                " judged as two parameters: if they are one, say"
                                f' copies="{first.name}={other.name}"')
 
-    def _note_copies(self, known):
-        apart = [p.name for p in known if len(p.holders) > 1 and not p.digest]
+    def _note_copies(self):
+        apart = [p.name for p in self._known if len(p.holders) > 1 and not p.digest]
         if apart:
             self._notes.append(f"the copies of {_some(apart)} do not have the same values on all"
                                " ranks that hold them")
 
-    def _not_finite(self, gradients):
-        """Returns the names of parameters whose gradients are not finite, and these ranks."""
+    def _check_finite(self, gradients):
+        """Raises _Undecidable if some gradients are not finite."""
         bad = self._runs.gather([name for name, g in gradients.items()
                                  if g is not None and not bool(torch.isfinite(g).all())])
-        return union(bad), [rank for rank, names in enumerate(bad) if names]
+        if ranks := [rank for rank, names in enumerate(bad) if names]:
+            raise _Undecidable(f"the gradients of {_some(union(bad))} are not finite on"
+                               f" {ranks_text(ranks)}")
 
     def _note_not_detached(self):
         lines = self._options.detached
@@ -499,13 +540,13 @@ class _Check:
             self._notes.append("the loss that step() returned was the same however parameters were"
                                " moved: it does not depend on them")
 
-    def _note_other_values(self, known, gradients, report):
+    def _note_other_values(self, gradients):
         """Notes wrong parameters that have other values on each rank, and one gradient on all."""
         every = self._runs.gather({name: digest(g) for name, g in gradients.items()
                                    if g is not None and bool(g.any())})
-        wrong = {name for w in report.wrong for name in w.parameters}
+        wrong = {name for w in self._report.wrong for name in w.parameters}
         apart = {}  # {name: ranks that hold a piece of it that no other one has}
-        for piece in known:
+        for piece in self._known:
             if piece.name in wrong and not piece.declared and len(piece.holders) == 1:
                 apart.setdefault(piece.name, []).extend(piece.holders)
         names = [name for name, holders in apart.items() if len(holders) == len(every) > 1
@@ -514,9 +555,9 @@ class _Check:
             self._notes.append(f"{_some(names)}: the values differ from rank to rank, so each is"
                                " taken for a piece of its own; p.grad is the same on all ranks")
 
-    def _note_unlike_losses(self, losses):
+    def _note_unlike_losses(self):
         """Notes that ranks which should compute one loss have different ones, if they do."""
-        values = {rank: without_count(x) for rank, x in enumerate(losses)
+        values = {rank: without_count(x) for rank, x in enumerate(self._report.losses)
                   if x is not None}
         most = max(map(abs, values.values()))
         if self._options.objective == "replicated" and (
@@ -527,11 +568,15 @@ class _Check:
 
     # -- once something is wrong
 
-    def _find_place(self, report, measuring, findings):
+    def _find_place(self, measuring, findings):
+        report = self._report
         is_fine = measuring.dtype == torch.float64
         precision = Precision(measuring.step, measuring.noise, 1e-2 if is_fine else 3e-2,
                               is_fine=is_fine)
-        outputs = Outputs(self._runs, precision, self._options.search_s - self._runs.seconds)
+        open_ = {*report.undecided, *report.too_small, *report.not_asked, *report.ambiguous}
+        right = set(report.parameters).difference(open_, *(w.parameters for w in report.wrong))
+        outputs = Outputs(self._runs, precision, self._options.search_s - self._runs.seconds,
+                          right=right)
         places = outputs.places()
         if report.detached:
             places = places_with_detached_held(self._runs, outputs)[0]
@@ -549,7 +594,7 @@ class _Check:
             report.where.insert(0, held_text(report.detached))
         report.places = as_data(places, precision.slack)
 
-    def _dispute(self, report, judgement, measuring, judged_again):
+    def _dispute(self, judgement, measuring, judged_again):
         """Moves what is right with what step() detaches as constants to the disputed. The rest is
         judged once more so if nothing explains it, or if something is right so."""
         runs = self._runs
@@ -589,8 +634,9 @@ class _Check:
                 return
             if right or all(f.factors or f.right for f in findings):
                 judgement.findings = findings
-                report.disputed = list(dict.fromkeys(measuring.pieces[key].name for key in right))
-                report.detached = places
+                self._report.disputed = list(dict.fromkeys(
+                    measuring.pieces[key].name for key in right))
+                self._report.detached = places
 
     @staticmethod
     def _is_seen(measuring, key):
@@ -626,20 +672,21 @@ class _Check:
         return {words: tensors for words, tensors in found.items()
                 if any(self._runs.gather(any(x is not None for x in tensors.values())))}
 
-    def _on_one_rank_alone(self, known, gradients):
+    def _on_one_rank_alone(self, gradients):
         """Returns [(Piece, rank)] of those whose copies have no gradient but on this rank, as with
         ZeRO, where the update of one rank is sent to the others."""
         lacking = self._runs.gather({name for name, g in gradients.items() if g is None})
-        having = {p: [r for r in p.holders if p.name not in lacking[r]] for p in known}
+        having = {p: [r for r in p.holders if p.name not in lacking[r]]
+                  for p in self._known}
         return [(p, ranks[0]) for p, ranks in having.items()
                 if p.digest and len(p.holders) > len(ranks) == 1]
 
-    def _take_for_copies(self, alone, known, gradients):
+    def _take_for_copies(self, alone, gradients):
         """Gives the one gradient of these pieces to all copies that optimizer.step() moves alike.
         Returns the others."""
         left, taken = [], []
         for piece, owner in alone:
-            update = self._updates(known)[piece.key]
+            update = self._updates()[piece.key]
             if not (update.stay_copies and update.move):
                 left.append((piece, owner))
                 continue
@@ -653,33 +700,33 @@ class _Check:
                                " moves all copies alike, so it was taken for that of all")
         return left
 
-    def _note_alone(self, report, alone, known):
-        wrong = {name for w in report.wrong for name in w.parameters}
+    def _note_alone(self, alone):
+        wrong = {name for w in self._report.wrong for name in w.parameters}
         names = list(dict.fromkeys(p.name for p, _ in alone if p.name in wrong))
         if names and self._options.optimizer is not None:
             self._notes += [
                 f"p.grad of {p.name} is on rank {owner} alone, and optimizer.step() does not move"
-                f" {'it' if self._updates(known)[p.key].stay_copies else 'all copies alike'}"
+                f" {'it' if self._updates()[p.key].stay_copies else 'all copies alike'}"
                 for p, owner in alone if p.name in names]
         elif names:
             self._notes.append(f"p.grad of {_some(names)} is None on all ranks but one: if the"
                                " update of that rank is sent to the others, as with ZeRO, give"
                                " `optimizer`, and that is checked")
 
-    def _updates(self, known):
+    def _updates(self):
         if self._update_of is None:
-            self._update_of = updates(self._options.optimizer, self._runs, known)
+            self._update_of = updates(self._options.optimizer, self._runs, self._known)
         return self._update_of
 
-    def _judge_optimizer(self, report, known):
+    def _judge_optimizer(self):
         """Reports copies that optimizer.step() makes different, from gradients that are equal."""
         found = {True: [], False: []}
-        for piece in known:
-            update = self._updates(known).get(piece.key)
+        for piece in self._known:
+            update = self._updates().get(piece.key)
             if update and not update.stay_copies:
                 found[update.have_equal_gradients].append(piece.name)
         if names := list(dict.fromkeys(found[True])):
-            report.wrong.append(Wrong("copies", names, {}, [
+            self._report.wrong.append(Wrong("copies", names, {}, [
                 "The copies are equal before optimizer.step(), and so are their gradients, and"
                 " after it the copies differ."]))
         if names := list(dict.fromkeys(found[False])):

@@ -44,7 +44,7 @@ class Clipped:
         every = self._runs.gather(self._calls)
         if len({len(calls) for calls in every}) > 1:
             return
-        clips = []
+        clips, changed = [], set()  # [(text on a call, names of what it was given)]; such texts
         lost = union(self._runs.gather([n for n, factor in self.factors.items() if not factor]))
         for calls in zip(*every):
             names = list(dict.fromkeys(name for *_, before in calls for name in before))
@@ -54,6 +54,7 @@ class Clipped:
                     before.get(name, 1.0) is None for *_, before in calls)]:
                 notes.append(f"p.grad of {some(later, 4)} is changed after {calls[0][2]} saw"
                              " its norm: that norm was not judged")
+                changed.add(calls[0][2])
                 continue
             if any(kind != 2.0 for *_, kind, _ in calls) or any(
                     p.name in lost or len(p.holders) > 1 and p.key not in shared
@@ -68,14 +69,18 @@ class Clipped:
             elif text:
                 report.wrong.append(Wrong("clipping", names, {}, [text]))
             elif any(seen > most for seen, most, *_ in calls):
-                clips.append(calls[0][2])
+                clips.append((calls[0][2], names))
         if len(clips) > 1:
             notes.append(f"gradients are clipped {len(clips)} times, each time by the norm of"
                          " what that call was given, not by one norm of all; the factors"
                          " are left out of what is said of gradients here")
-        elif clips:
-            notes.append(f"{clips[0]} saw the right norm; its factor is left out of"
-                         " what is said of gradients here")
+        elif clips and clips[0][0] not in changed:  # That line may have clipped before.
+            text, names = clips[0]
+            left = [p.name for p in self._known if p.name not in names]
+            notes.append(f"{text} saw the right norm; its factor is left out of"
+                         " what is said of gradients here"
+                         + (f". It was not given {some(list(dict.fromkeys(left)), 4)}" if left
+                            else ""))
 
     def report_uneven(self, report, judgement):
         """Reports copies that were clipped by several factors, unless a wrong norm tells why."""

@@ -56,6 +56,12 @@ class Judgement:
     # {name: the relative size of an error that would not have been seen} is for right ones.
     blind: dict = dataclasses.field(default_factory=dict)
 
+    def undecide(self, names, why):
+        """Takes back what was found of these parameters."""
+        self.undecided |= dict.fromkeys(names, why)
+        kept = [f.part(lambda key: name_in(key) not in names) for f in self.findings]
+        self.findings = [f for f in kept if f.keys]
+
     def join(self, sizes):
         """Joins findings of pieces or parameters that are wrong alike. Those whose factor is known
         only roughly come last, to join others. sizes is {piece's key: its number of elements}."""

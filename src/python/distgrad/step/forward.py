@@ -202,8 +202,9 @@ def told(matches):
 
 
 def _named(key):
-    name, call, *_ = key
-    return (name or "the model") + (f" (call {call + 1})" if call else "")
+    name, call, *index = key
+    return ((name or "the model") + (f" (call {call + 1})" if call else "")
+            + (f" (tensor {index[0] + 1})" if any(index) else ""))
 
 
 def _missing(states):

@@ -30,19 +30,24 @@ _ALIKE = 1e-3  # Copies' gradients that differ by less, relatively, differ by ro
 _CLEAR = 3  # A common factor differs from 1 by so many times the error of ratios.
 _LIKELY = 4  # Rounding moves gradients by so many times less than the room that they get.
 BLIND = 0.1  # Errors of this part of a gradient, or more, are noted if they would not be seen.
-_FEW = 4  # So few parameters are each moved alone to see more.
 _KINK = "the loss has a kink here"
 _UNLIKE = 0.5  # Copies' gradients that differ by this part of their norm do not by rounding,
 _NOT_SMALL = 1 / 8  # unless they are so much smaller than the others'.
 _MOST_SUPPOSED = 1 << 25  # Ranks send each other gradients of at most so many elements.
 
 
+class Unclear(Exception):
+    """Says that gradients are not clearly right in the dtype in which they were measured."""
+
+
 class Judge:
     """Judges on all ranks alike, as each decision is made from what all ranks know."""
 
-    def __init__(self, measuring, alternatives, seconds):
+    def __init__(self, measuring, alternatives, seconds, may_ask_wider=False):
         """Takes alternatives(), which returns other gradients that may be right as {words: {name:
-        tensor or None}} once something is wrong, and how many seconds to look for a mistake."""
+        tensor or None}} once something is wrong, and how many seconds to look for a mistake. With
+        may_ask_wider it raises Unclear before it looks for one."""
+        self._may_ask_wider = may_ask_wider
         self._measuring = measuring
         self._end = time.monotonic() + seconds
         self._found = Judgement()
@@ -60,13 +65,15 @@ class Judge:
             key for key in together if len(self._measuring.pieces[key].holders) > 1)
         self._measuring.find_noise(together, first)
         if apart:
+            self._ask_wider()
             told = self._by_known_gradients(keys, is_wrong=False)
             apart, together = ([key for key in part if key not in told]
                                for part in (apart, together))
         self._groups(together)
         for key in apart:
             self._copies(key)
-        self._look_closer()
+        if self._blind():
+            self._ask_wider()
         self._found.join({key: math.prod(p.shape) for key, p in self._measuring.pieces.items()})
         return self._found
 
@@ -81,22 +88,31 @@ class Judge:
         """Finds all that is wrong among these pieces, whose copies have the same gradients."""
         every = keys
         for _ in range(_ROUNDS):
-            found = self._measure(keys, _SEEDS[0])
+            found = (self._measuring.measure(keys, _SEEDS[0]) if self._may_ask_wider
+                     else self._measure(keys, _SEEDS[0]))
             if found is None:
-                return self._rough(keys)
+                return self._undecide(keys)
             if not found.agrees():
+                self._ask_wider()
                 return self._wrong(keys, found)
             unseen = found.unseen()
             self._note_blind(found, unseen)
             if len(unseen) == len(keys) and found.kinks:
                 return self._at_kinks(keys)
-            if len(unseen) == len(keys) or not unseen:
+            again = found.unseen(2 / BLIND) if self._measuring.dtype == torch.float64 else unseen
+            if len(again) == len(keys) or not again:
                 break
-            keys = unseen
+            keys = again
         if unseen:
-            self._small(unseen)
+            self._ask_wider()
+        if again:
+            self._small(again)
         if self._measuring.dtype == torch.float32:
             self._across(every)
+
+    def _ask_wider(self):
+        if self._may_ask_wider:
+            raise Unclear
 
     def _at_kinks(self, keys):
         if len(keys) == 1:
@@ -113,44 +129,19 @@ class Judge:
                 name, share = self._name(key), 2 * found.resolution / abs(found.of(key))
                 self._found.blind[name] = min(share, self._found.blind.get(name, math.inf))
 
-    def _look_closer(self):
-        """Moves parameters further, without the others, if they are right only as far as was seen,
-        and that is not far: first all of them, then those still left, then each alone."""
-        keys = self._blind()
-        while keys and not self._is_late():
-            for part in [[key] for key in keys] if len(keys) <= _FEW else [keys]:
-                self._closer(part)
-            before, keys = keys, self._blind()
-            if len(keys) == len(before) or len(before) <= _FEW:
-                return
-
     def _blind(self):
         found = self._found
         told = {*found.undecided, *found.too_small, *(n for f in found.findings for n in f.names)}
         return [key for key in self._measuring.pieces
                 if found.blind.get(self._name(key), 0.0) >= BLIND and self._name(key) not in told]
 
-    def _closer(self, keys):
-        found = self._far(keys, _SEEDS[2])
-        if found.agrees():
-            return self._note_blind(found, [])
-        again = self._far(keys, _SEEDS[1])
-        if all(_is_off(m) and _is_off(self._measuring.with_kinks(m)) for m in (found, again)):
-            return self._wrong(keys, found)
-        return None
-
-    def _far(self, keys, seed):
-        near = self._half_of(self._measuring.measure(keys, seed, size=4), keys, seed, 4)
-        near.resolution += near.rounding
-        return near
-
     def _half_of(self, far, keys, seed, size, alike=True):
         """Returns the measurement of half of the move `far`, which has this size. Its resolution is
-        the noise plus their difference, without rounding of gradients."""
+        the noise, their difference, and rounding of gradients."""
         measuring = self._measuring
         near = measuring.measure(keys, seed, size=size / 2, alike=alike)
         near.resolution = 2 * measuring.noise / (size * measuring.step) + abs(
-            far.measured - near.measured)
+            far.measured - near.measured) + near.rounding
         return near
 
     def _across(self, keys):
@@ -158,6 +149,7 @@ class Judge:
         in float32. Returns whether there is anything."""
         if not any(self._is_wrong_across(keys, size) for size in _ACROSS_SIZES):
             return False
+        self._ask_wider()
         if len(keys) > 1:
             if not any([self._across(part) for part in self._parts(keys)]):
                 self._found.not_asked += [self._name(key) for key in keys]
@@ -183,16 +175,11 @@ class Judge:
                 return True
         return False
 
-    def _rough(self, keys):
-        """Handles pieces for which no direction gave a derivative."""
-        if not self._measuring.coarsen():
-            return self._undecide(keys)
-        self._measuring.find_noise(keys, self._measuring.measure(keys, _SEEDS[0]))
-        return self._groups(keys)
-
     def _small(self, keys):
         """Moves pieces further that cannot be seen with a move of the usual size."""
-        near = self._half_of(self._measuring.measure(keys, _SEEDS[2], size=8), keys, _SEEDS[2], 8)
+        size = 64 if self._measuring.dtype == torch.float64 else 8
+        near = self._half_of(self._measuring.measure(keys, _SEEDS[2], size=size), keys, _SEEDS[2],
+                             size)
         if not near.agrees():
             near = self._measuring.with_kinks(near)
         unseen = near.unseen()
@@ -384,9 +371,7 @@ class Judge:
             if best.ratio() is not None:
                 break
             far = self._measuring.measure([key], seed, size=size, alike=alike)
-            near = self._half_of(far, [key], seed, size, alike=alike)
-            near.resolution += near.rounding
-            near = _likely(near)
+            near = _likely(self._half_of(far, [key], seed, size, alike=alike))
             if near.resolution < best.resolution:
                 best = near
         return best
@@ -612,7 +597,7 @@ class _Supposed(Judge):
         for part in self._parts(keys):
             self._group(part)
 
-    def _rough(self, keys):
+    def _undecide(self, keys, why=""):
         self._doubtful.update(keys)
 
     def _nothing_seen(self, keys):
@@ -623,7 +608,7 @@ def _of(holders, text):
     """Returns a text on all pieces' holders for these ones. A sum over one rank is that rank's."""
     if len(holders) > 1:
         return text.replace(HOLDERS, ranks_text(holders))
-    return re.sub(rf"the (sum|mean) of (.*) over {HOLDERS}", rf"\2 on {ranks_text(holders)}", text)
+    return re.sub(rf"the (sum|mean) of (.*) over {HOLDERS}", r"\2", text)
 
 
 def _is_off(found):

@@ -41,7 +41,7 @@ class Known:
         """Returns words for what all ranks have in p.grad of a piece, if it is another sum of what
         the ranks have; else ""."""
         def is_it(words):
-            return all(mine and abs(mine - _of_rank(values[words], key, rank)) <= 1e-6 * max(
+            return all(mine and abs(mine - _of_rank(values[words], key, rank)) <= 1e-5 * max(
                 abs(mine), said.size / 10) for m, values in zip(self.measurements, self.every)
                 for rank, said in m.said[key].items() for mine in [values[_OWN][key, rank]])
 

@@ -13,7 +13,6 @@ import math
 import torch
 
 from .running import without_count
-from .variables import local_of
 
 # The size of a move relative to the values, the relative error that the loss's curvature may add
 # (far less in practice), and rounding depend on the coarsest dtype that the step computes in.
@@ -21,6 +20,8 @@ _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0
           torch.float16: (2e-2, 2e-2, 2.0**-10), torch.bfloat16: (6e-2, 4e-2, 2.0**-7)}
 # Values that were once in a shorter dtype may be off by this, relatively.
 _ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
+# Where a step runs in float64, gradients that it keeps in these may be off by this, relatively.
+_STORED = {torch.float32: 2.0**-16, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 _ZEROS_MOVE = 0.1  # Parameters that are all zero move as if they had this size.
 _KINKS = 2  # Kinks may move what is measured by so many times what is seen of them.
 _SEEN = 4  # An error of this many resolutions is found.
@@ -65,9 +66,9 @@ class Measurement:
     def agrees(self):
         return abs(self.measured - self.total()) <= self.resolution
 
-    def unseen(self):
+    def unseen(self, resolutions=_SEEN):
         """Returns pieces whose share of the sum is too small for an error in them to be seen."""
-        return [key for key in self.said if abs(self.of(key)) < _SEEN * self.resolution]
+        return [key for key in self.said if abs(self.of(key)) < resolutions * self.resolution]
 
     def ratio(self):
         """Returns what gradients say over what is measured, or None if not resolved to 1 %."""
@@ -84,13 +85,19 @@ class Measuring:
         runs the step and returns the gradients that it leaves now."""
         self.runs, self.pieces = runs, {piece.key: piece for piece in pieces}
         self.gradients, self.base = gradients, base
-        self.dtype = self._coarsest(dtypes)
+        self.is_wide = any(runs.gather(bool(runs.values)))
+        self.dtype = torch.float64 if self.is_wide else self._coarsest(dtypes)
         self.step, self._curvature, self._eps = _SIZES[self.dtype]
         self.noise = 64 * _SIZES[torch.float64][2] * self._loss_size()
         self.was_moved = False  # Whether a move of parameters has changed the loss.
         self.shared = frozenset()  # The holders of these pieces all have the same gradient.
         self._weights, self._sizes, self._again = {}, {}, again
         self.rounded = self._rounded_gradients()  # {key: (dtype's name, relative error)}
+        self._stored = {}  # {key: the relative error of a gradient that is kept in its dtype}
+        if self.is_wide:
+            self._stored = {key: error for row in runs.gather(
+                {key: _STORED.get(runs.parameters[self.pieces[key].name].dtype, 0.0)
+                 for key in self._own(self.pieces)}) for key, error in row.items()}
 
     def with_gradients(self, gradients):
         """Returns a Measuring as if p.grad were these, which all holders of a piece have alike."""
@@ -124,14 +131,14 @@ class Measuring:
 
     def error_of(self, key):
         """Returns the relative error that a gradient has by being rounded to a shorter dtype."""
-        return self.rounded.get(key, ("", 0.0))[1]
+        return max(self.rounded.get(key, ("", 0.0))[1], self._stored.get(key, 0.0))
 
     def is_short(self):
         return self.dtype in (torch.bfloat16, torch.float16)
 
     def room(self):
         """Returns how far a right gradient may be from the known one, relatively, at the least."""
-        return 1e-6 if self.dtype == torch.float64 else 1e-2
+        return 1e-4 if self.is_wide else 1e-6 if self.dtype == torch.float64 else 1e-2
 
     def errors_beside_known(self, key):
         """Returns how far a right gradient may be from a known one, relative to what that says of a
@@ -149,20 +156,6 @@ class Measuring:
         every = {d for row in self.runs.gather([*own, *dtypes]) for d in row}
         found = [known[d] for d in sorted(every) if d in known] or [torch.float64]
         return max(found, key=lambda d: _SIZES[d][2])
-
-    def coarsen(self):
-        """Switches to float32 if a loss in float64 is rougher than that dtype, as something inside
-        computes in float32. Returns False if that was known."""
-        if self.dtype != torch.float64:
-            return False
-        self.dtype = torch.float32
-        self.step, self._curvature, self._eps = _SIZES[self.dtype]
-        return True
-
-    def has_declared(self):
-        """Returns whether DTensors, DDP or the caller say what is a copy. float64=True takes none
-        of the first two."""
-        return any(piece.declared for piece in self.pieces.values())
 
     def most_together(self):
         """Returns how many pieces may be moved at once so that an error in each is seen."""
@@ -293,7 +286,7 @@ class Measuring:
         before = {}
         with torch.no_grad():
             for key in self._own(keys):
-                local = local_of(self.runs.parameters[self.pieces[key].name])
+                local = self.runs.local(self.pieces[key].name)
                 before[key] = (local, local.clone())
                 move = self._direction(key, seed, alike)
                 local.copy_((local.to(move.dtype) + step * move).to(local.dtype))
@@ -345,15 +338,14 @@ class Measuring:
     def _size(self, key):
         """Returns the root mean square of a piece's values, which are unmoved between runs."""
         if key not in self._sizes:
-            local = real(local_of(self.runs.parameters[self.pieces[key].name]).detach())
+            local = real(self.runs.local(self.pieces[key].name).detach())
             self._sizes[key] = float(local.double().square().mean().sqrt()) or _ZEROS_MOVE
         return self._sizes[key]
 
     def _direction(self, key, seed, alike):
         """Returns the piece's move, the same on all ranks that hold it."""
         piece = self.pieces[key]
-        p = self.runs.parameters[piece.name]
-        local = local_of(p).detach()
+        local = self.runs.local(piece.name).detach()
         generator = torch.Generator().manual_seed(number(piece.key, seed))
         wide = torch.complex128 if local.is_complex() else torch.float64
         weight, size = self._weights.get(key, 1.0), self._size(key)
@@ -365,6 +357,8 @@ class Measuring:
             scale = float(real(gradient).double().square().mean().sqrt())
             if scale > 0 and math.isfinite(scale):
                 move += gradient.to(wide) * (share / scale)
+        if piece.name in self.runs.padding:
+            move[self.runs.padding[piece.name]] = 0
         return move * (size * weight)
 
 

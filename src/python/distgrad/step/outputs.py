@@ -39,16 +39,18 @@ class Watch:
     """Hooks the modules' outputs while step() runs. act(key, tensor) returns what is handed on in
     place of the tensor, or None; key is (module's name, number of its earlier calls, which of its
     tensors). Without a model it hooks whatever modules are called; instead of names these have
-    numbers in the order of their first calls, which `modules` maps to them. An output that a module
-    hands on from one inside it is seen once."""
+    numbers in the order of their first calls, which `modules` maps to them. A tensor that a module
+    hands on from one inside it is seen once: outside, it has the cotangent of its uses inside. With
+    hands_on it is seen again, unless nothing else was seen since."""
 
-    def __init__(self, model, act):
+    def __init__(self, model, act, hands_on=False):
+        self._hands_on = hands_on
         self._is_open = model is None
         self.modules = {} if model is None else {
             plain(name): module for name, module in model.named_modules()
             if not name or plain(name)}
         self._act, self._calls, self._handles, self._numbers = act, {}, [], {}
-        self._last = None, 0  # a weak reference to the tensor handed on last, and its version
+        self._seen = {}  # {id of a tensor: (a weak reference to it, its version)}
 
     def __enter__(self):
         if self._is_open:
@@ -74,14 +76,19 @@ class Watch:
         leaves, spec = tree_flatten(output)
         changed = False
         for index, x in enumerate(leaves):
-            last, version = self._last
-            if not _is_watched(x) or (last and x is last() and _version(x) == version):
+            if not _is_watched(x):
+                continue
+            seen, version = self._seen.get(id(x), (lambda: None, 0))
+            if x is seen() and _version(x) == version:
                 continue
             with not_held():
                 other = self._act((name, call, index), x)
             if other is not None:
                 leaves[index], changed = other, True
-            self._last = weakref.ref(leaves[index]), _version(leaves[index])
+            x = leaves[index]
+            if self._hands_on:
+                self._seen.clear()
+            self._seen[id(x)] = weakref.ref(x), _version(x)
         return tree_unflatten(leaves, spec) if changed else None
 
 
@@ -121,6 +128,8 @@ class Place:
         self.slack = 0.0  # The ratios may be off by this, relatively.
         self.state = "not asked"  # judge() sets "right", "shares", "wrong" or "not decided".
         self.counted = None  # This one of the ratios tells the factor, if that is known.
+        self.is_as_parameters = False  # Parameters, and not the loss, show that it is right.
+        self.followers = None  # These keys' outputs change if this one does, if that is known.
 
     @property
     def name(self):
@@ -171,6 +180,10 @@ class Place:
         return len(known) > 1 and not any(
             all(_same(a[i], b[i], 2 * slack) for a in known for b in known) for i in range(3))
 
+    def has_ratios_of(self, other, slack):
+        return all(any(_same(a[i], b[i], slack) for i in (0, 1))
+                   for a in self.known() for b in other.known())
+
     def wants_more(self):
         """Returns whether another direction may tell more, also about a ratio that is within the
         slack but not close."""
@@ -197,11 +210,13 @@ class Place:
 
 class Outputs:
     """Measures outputs of a step whose gradients are wrong, on all ranks alike. names maps Watch's
-    numbers to modules' names; needed has keys of outputs that should have a gradient."""
+    numbers to modules' names; needed has keys of outputs that should have a gradient; right has
+    names of parameters whose gradients are right."""
 
-    def __init__(self, runs, precision, seconds, names=None, needed=()):
+    def __init__(self, runs, precision, seconds, names=None, needed=(), right=()):
         self._runs, self._precision, self._names = runs, precision, names
         self._needed, self._seconds = set(needed), max(seconds, _LEAST_S)
+        self._right = set(right)
 
     def places(self):
         """Returns all Places in the order of backward, with their states."""
@@ -218,7 +233,8 @@ class Outputs:
         before = every[:every.index(departs[1])] if departs else every
         self._ask_all([p for p in before if p not in found and any(p.key in row for _, row in had)],
                       found)
-        return [p for p in every if p in found or p.state == "wrong"]
+        self._doubt(found := [p for p in every if p in found or p.state == "wrong"])
+        return found
 
     def _ask_all(self, places, known=()):
         for i in self._order(places):
@@ -236,8 +252,11 @@ class Outputs:
         is known to differ from the single run's; what `follows` backward is a "sum" over the ranks,
         a "mean" that should be one, or ""."""
         right, n = next((p for p in places if p.state == "right"), None), self._runs.team.size
-        are_shares = (follows and right and not departure(places) and n > 1
-                      and self._runs.objective in ("mean", "sum")
+        is_known = not any(p.is_as_parameters for p in places)
+        are_shares = (follows and right and is_known and not departure(places) and n > 1
+                      and (self._runs.objective in ("mean", "sum")
+                           or self._runs.objective == "replicated" and not any(
+                               p.is_copied() for p in places if p.state == "right"))
                       and _same(right.base, 1, self._precision.slack))
         if found := departure(places):
             self._find_ranks(found[1])
@@ -273,6 +292,7 @@ class Outputs:
         return own if self._names is None else self._keys.get(own, own)
 
     def _look(self):
+        """Returns all Places; finds {key: digest of this rank's output}, too."""
         seen, self._keys = {}, {}
 
         def act(key, x):
@@ -293,6 +313,7 @@ class Outputs:
             self._sizes = {self._keys[own]: size for own, size in self._sizes.items()}
             self._cotangents = {self._keys[own]: g for own, g in self._cotangents.items()}
             self._in_graph = {self._keys[own] for own in self._in_graph}
+        self._digests = {key: bits for key, ((bits, _), _) in seen.items()}
         every = self._runs.gather(seen)
         found = []
         for key in reversed(_in_time(every)):
@@ -363,6 +384,41 @@ class Outputs:
             mine = sum(parts) if is_known else None
         self._aligned[place.key] = mine
 
+    def _doubt(self, places):
+        """Takes back departures at outputs that parameters go into most of whose gradients are
+        right: what they have is right there, as where a mean over the ranks follows, and so it is
+        at outputs that have the same. Finds the followers of the others."""
+        while found := departure(places):
+            place = found[1]
+            parameters, place.followers = self._around(place)
+            # A mistake that only moves rows leaves the gradients of some biases right.
+            if not parameters or 4 * len(parameters & self._right) < 3 * len(parameters):
+                return
+            for other in places:
+                if other is place or other.state == place.state and other.has_ratios_of(
+                        place, self._precision.slack):
+                    other.state, other.is_as_parameters = "right", True
+
+    def _around(self, place):
+        """Returns names of parameters that go into this output on some rank, and the keys of
+        outputs that change if it does."""
+        leaves, changed = set(), set()
+
+        def see(key, x):
+            if key == place.key:
+                leaves.update(_leaves(x))
+            elif key in self._digests and digest(local_of(x.detach())) != self._digests[key]:
+                changed.add(key)
+
+        watch = self._moved(place.key, self._group_of(place), _DIRECTIONS[1],
+                            self._precision.step, see)[1]
+        names = {plain(f"{self._names.get(module, '') if self._names else module}.{name}")
+                 for module, own in watch.modules.items()
+                 for name, p in own.named_parameters(recurse=False) if id(p) in leaves}
+        every = self._runs.gather((names, changed))
+        return (set().union(*(row[0] for row in every)),
+                frozenset().union(*(row[1] for row in every)))
+
     def _find_ranks(self, place):
         """Finds the ranks on which the cotangent is wrong, by moving each group's output alone."""
         if place.state != "wrong" or not 1 < len(place.groups) <= _FEW:
@@ -400,7 +456,7 @@ class Outputs:
         mine = self._group_of(place)
         if only is not None and mine != only:
             mine = None
-        losses = [self._moved(place.key, mine, direction, sign * step) for sign in (1, -1)]
+        losses = [self._moved(place.key, mine, direction, sign * step)[0] for sign in (1, -1)]
         measured = (losses[0] - losses[1]) / (2 * step)
         said = 0.0
         if mine is not None and place.key in self._cotangents:
@@ -427,8 +483,11 @@ class Outputs:
         width = abs(losses[0] + losses[1] - 2 * self._still) / self._precision.step
         return _FINE + (_WIDTHS * width + resolution) / abs(measured)
 
-    def _moved(self, key, group, direction, step):
+    def _moved(self, key, group, direction, step, see=lambda key, x: None):
+        """Returns the loss with this output moved, and the Watch, which has called see() with each
+        output as it was before that."""
         def act(other, x):
+            see(other, x)
             if other != key or group is None:
                 return None
             local = local_of(x.detach())
@@ -440,8 +499,8 @@ class Outputs:
                                           shape=x.shape, stride=x.stride())
             return x + move
 
-        with self._watch(act):
-            return self._runs.loss()
+        with self._watch(act) as watch:
+            return self._runs.loss(), watch
 
     def _direction(self, key, group, direction, like):
         seed, is_along = direction
@@ -517,12 +576,33 @@ def departure(places):
         while first and asked[first - 1].state == "shares":
             first -= 1
         kind = "wrong" if first == wrong else "shares"
-        return kind, asked[first], asked[first - 1] if first else None
+        return kind, asked[first], _next(asked[first], asked[:first])
     last = max((i for i, p in enumerate(asked) if p.state == "right"), default=-1)
     shares = next((i for i, p in enumerate(asked) if i > last and p.state == "shares"), None)
     if shares is not None:
-        return "shares", asked[shares], asked[shares - 1] if shares else None
+        return "shares", asked[shares], _next(asked[shares], asked[:shares])
     return None
+
+
+def _next(place, before):
+    """Returns the right one of the places before this one, in the order of backward, that this one
+    goes into, or None."""
+    return next((p for p in reversed(before)
+                 if place.followers is None or p.key in place.followers), None)
+
+
+def _leaves(x):
+    """Returns ids of the leaves of a tensor's graph."""
+    found, seen, left = set(), set(), [x.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.add(id(node.variable))
+        left += [other for other, _ in node.next_functions]
+    return found
 
 
 def as_data(places, slack=1e-2):

@@ -19,7 +19,7 @@ class Recording:
     def __init__(self, wanted, retains=False):
         self._wanted = [plain(name) for name in wanted]
         self._seen, self._roots = Seen(), Roots(self._before_backward, retains)
-        self._watch = Watch(None, self._gave)
+        self._watch = Watch(None, self._gave, hands_on=True)
         self._outputs, self._bytes = {}, 0  # {own key: (tensor, how many calls were before)}
         self._needs, self._dtypes = set(), {}
         self._rows = {}  # {own key: how many rows have a gradient that is not 0}

@@ -20,7 +20,8 @@ from ..transport import line_of
 from .clipping import Uncut
 from .errors import StepError
 from .roots import Begun, Roots, can_end
-from .variables import gradient_of, local_of, matches, named_parameters, under_one_name
+from .variables import gradient_of, local_of, matches, named_parameters, padding_rows
+from .variables import under_one_name
 
 OBJECTIVES = ("mean", "sum", "replicated")
 
@@ -106,6 +107,8 @@ class Runs(Repeated):
         self._begins_at, self._ends = None, None if can_end(model.modules()) else False
         self.held = contextlib.nullcontext()  # Each run is inside this context, and this one's:
         self.widened = contextlib.nullcontext  # It may become a Narrowing's widening().
+        self.padding = padding_rows(model, self.parameters)
+        self.values = {}  # {name: what counts in the place of this rank's part} in widened runs.
         self.uncut = Uncut(self.parameters)
         self.waited_for = frozenset()  # Calls with these texts are waited for at once.
         self._state = State(model, self.parameters)
@@ -196,6 +199,11 @@ class Runs(Repeated):
             for local, values in before:
                 local.copy_(values)
             self._state.left_alone = set()
+
+    def local(self, name):
+        """Returns what this rank holds of a parameter, to be moved for the next runs."""
+        value = self.values.get(name)
+        return local_of(self.parameters[name]) if value is None else value
 
     def restore(self):
         """Leaves everything as it was before the first run, gradients too."""

@@ -72,6 +72,21 @@ def named_parameters(model, frozen=()):
             if (p.requires_grad or plain(name) in frozen) and local_of(p).numel()}
 
 
+def padding_rows(model, parameters):
+    """Returns {name: row of this rank's part} of embeddings' padding_idx, whose gradient torch
+    keeps 0."""
+    names, found = {id(p): name for name, p in parameters.items()}, {}
+    for module in model.modules():
+        name = names.get(id(getattr(module, "weight", None)))
+        row = getattr(module, "padding_idx", None)
+        if name is None or not isinstance(row, int):
+            continue
+        first, *_ = _offset(module.weight) or (0,)
+        if 0 <= row - first < len(local_of(module.weight)):
+            found[name] = row - first
+    return found
+
+
 def under_one_name(parameters, copies):
     """Returns `parameters` with the first of the names in "embedding.weight=head.weight", an entry
     of `copies`, for any of them: one parameter has another name on each stage of a pipeline."""

@@ -170,7 +170,8 @@ class Where:
         step, rounding, slack = _PRECISIONS[dtype]
         size = max(abs(loss) for loss in [first, *losses] if loss is not None)
         precision = Precision(step, rounding * size, slack, True, dtype == "float64")
-        outputs = Outputs(runs, precision, min(_SEARCH_S, left / 4), self._names, needed)
+        outputs = Outputs(runs, precision, min(_SEARCH_S, left / 4), self._names, needed,
+                          self._right)
         self._places = outputs.places()
         found, lines = self._departs(outputs)
         if found and (held := self._with_constants(outputs)):
@@ -193,8 +194,10 @@ class Where:
         if self._frozen:
             verb = "requires" if len(self._frozen) == 1 else "require"
             unlike.append(f"{some(self._frozen, 4)} {verb} no gradient on the ranks.")
+        is_mean = all(abs(f * self._runs.team.size - 1) <= _SAME_FACTOR for f in self._factors)
         return found, [*outputs.told(self._places, self._wrong, self._off,
-                                      bool(unlike) or self._is_other), *unlike]
+                                     bool(unlike) or self._is_other,
+                                     "mean" if is_mean else "sum"), *unlike]
 
     def _detached_by_single_alone(self):
         """Returns [a sentence on what the single run detaches and no rank does], if they agree on
@@ -231,25 +234,22 @@ class Where:
 
     def _is_right_in(self, again):
         place = departure(self._places)[1]
-        return again is not None and any(p.key == place.key and p.state == "right" for p in again)
+        same = next((p for p in again or () if p.key == place.key), None)
+        return same is not None and (same.state == "right" or not same.known())
 
     def _between(self, place, before):
         """Returns [a sentence on the calls between an output and the next right one, or the loss],
         from the first rank that has any."""
         calls, at = self._trace["calls"], self._trace["before"]
         begin = at.get(place.key)
-        earlier = self._places[:self._places.index(place)] if before else []
-        after = next((p for p in reversed(earlier) if p.state == "right" and begin is not None
-                      and at.get(p.key, -1) > begin), None)
-        end = len(calls) if before is None else at[after.key] if after else begin
+        end = len(calls) if before is None else at.get(before.key, begin)
         mine = None
         if begin is not None:
             mine = [f"{name} in {where}" for name, where, is_backward in calls[begin:end]
                     if not is_backward]
-        name = next((n for n in self._runs.gather(after.name if mine and after else None) if n), "")
         text = self._counted(mine)
-        until = f" and the output of {name}" if name else ""
-        return [f"Between it{until or ' and the loss'} lies: {text}."] if text else []
+        until = before.name if before else "the loss"
+        return [f"Between {place.name} and {until} lies: {text}."] if text else []
 
     def _list_calls(self):
         calls = self._trace["calls"][self._trace["begun"]:]

@@ -866,6 +866,25 @@ MORE = [
          "other-backward", options=LARGE, words=("wrong in x[15, 27] on rank 1 alone",)),
 ]
 
+# These once seemed to give ranks what belongs to other ranks.
+SHARES = torch.tensor([2, 3, 4], dtype=torch.float64) / 9
+
+
+def up_to(x):
+    return gathered(x)[:me() + 1].sum(0)
+
+
+UNMOVED = ("wrong-slice", "belong")
+MORE += [
+    Case("an average by weights, and of all alike", function(
+        lambda x: reduced(x * SHARES[me()]), lambda g, x: reduced(g) / 3), matrix, "scaled",
+         ("x̄_r = 1/3 Σ_k ȳ_k",), absent=UNMOVED, words=("3/2 on rank 0, 1 on rank 1",)),
+    Case("running sums, the same way back", function(up_to, lambda g, x: up_to(g)), matrix,
+         "other-backward", ("x̄_r = Σ_{k≤r} ȳ_k",), ("x̄_r = Σ_{k≥r} ȳ_k",), absent=UNMOVED),
+    Case("running sums, all of them back", function(up_to, lambda g, x: reduced(g)), matrix,
+         "other-backward", ("x̄_r = Σ_k ȳ_k",), ("x̄_r = Σ_{k≥r} ȳ_k",), absent=UNMOVED),
+]
+
 CASES = SUMS + GATHERS + OTHERS + BEHAVIOURS + MORE
 
 # These are variants of cases that run by default; tools/test --all runs them, too.

@@ -1,0 +1,200 @@
+"""Tests that check_gradients judges steps in float32, which hides small errors, as if they ran in
+float64: under DDP, FSDP and DTensor plans, with modules that insist on one dtype and random ones.
+
+    python src/python/tests/test_gradients_in_float64.py
+"""
+
+import sys
+import unittest
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (ColwiseParallel, RowwiseParallel,
+                                               parallelize_module)
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from gradchecks import ranks  # noqa: E402
+
+import distgrad  # noqa: E402
+
+RANKS = 3
+FACTOR = 1.02  # Float32 cannot tell it from 1 in most of these.
+
+
+class Words(nn.Module):
+    """Has a pad token, of which torch keeps the gradient 0, in its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8, padding_idx=1)
+        self.lstm = nn.LSTM(8, 12, 2, batch_first=True, dropout=0.1)
+        self.head = nn.Linear(12, 5)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.embedding(x))[0][:, -1])
+
+
+class Images(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm, self.up = (nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6),
+                                         nn.ConvTranspose2d(6, 4, 2))
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True, dropout=0.1)
+        self.act, self.head = nn.PReLU(), nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = self.up(F.max_pool2d(F.relu(self.norm(self.conv(x.view(-1, 1, 8, 8)))), 2))
+        x = x.flatten(2).transpose(1, 2)
+        return self.head(self.act(self.attention(x, x, x)[0].mean(1)))
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 15), nn.Linear(15, 5)
+
+    def forward(self, x):
+        x = F.dropout(F.relu(self.up(x)), 0.3)
+        return self.down(x + 0.1 * torch.randn_like(x) + torch.rand(15))
+
+
+class Insists(nn.Linear):
+    def forward(self, x):
+        assert x.dtype == self.weight.dtype == torch.float32
+        return F.relu(super().forward(x))
+
+
+def insisting():
+    return nn.Sequential(Insists(64, 6), Insists(6, 5))
+
+
+def by_hand(model):
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad = p.grad / RANKS
+
+
+def flat(model):
+    gradients = torch.cat([p.grad.flatten() for p in model.parameters()])
+    dist.all_reduce(gradients)
+    for p, g in zip(model.parameters(), gradients.split([p.numel() for p in model.parameters()])):
+        p.grad.copy_(g.view_as(p)).div_(RANKS)
+
+
+def judged(make, wrap=DistributedDataParallel, reduce=lambda model: None, name="", factor=FACTOR,
+           objective="mean"):
+    """Returns the report of a step in which this parameter's gradient is multiplied."""
+    torch.manual_seed(3)
+    inner = make()
+    model, seed = wrap(inner), dist.get_rank() * (objective == "mean")
+    generator = torch.Generator().manual_seed(seed)
+    x = (torch.randint(0, 20, (16, 6), generator=generator) if make is Words
+         else torch.randn(16, 64, generator=generator))
+    target = torch.randint(0, 5, (16,), generator=generator)
+
+    def step():
+        torch.manual_seed(seed)
+        model.zero_grad()
+        loss = F.cross_entropy(model(x), target)
+        loss.backward()
+        reduce(inner)
+        for own, p in inner.named_parameters():
+            if own == name:
+                p.grad.mul_(factor)
+        return loss
+
+    before = {key: value.clone() for key, value in inner.state_dict().items()}
+    report = distgrad.check_gradients(model, step, objective, raise_exception=False)
+    step()  # The wrapper is to reduce as before.
+    after = inner.state_dict()
+    report.is_kept = all(after[key].dtype == value.dtype and (
+        "running" in key or "num_batches" in key or bool((after[key] == value).all()))
+        for key, value in before.items())
+    report.gradients = {key: p.grad.clone() for key, p in inner.named_parameters()
+                        if isinstance(model, DistributedDataParallel)}
+    return report
+
+
+def in_shards(model):
+    mesh = init_device_mesh("cpu", (RANKS,))
+    return fully_shard(model, mesh=mesh)
+
+
+def by_plan(model):
+    return parallelize_module(model, init_device_mesh("cpu", (RANKS,)),
+                              {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+class Cut(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into, self.up, self.down = nn.Linear(64, 6), nn.Linear(6, 9), nn.Linear(9, 5)
+
+    def forward(self, x):
+        return self.down(F.relu(self.up(F.relu(self.into(x)))))
+
+
+CASES = {"LSTM under DDP": (Words, {}, "lstm.weight_hh_l0"),
+         "images under DDP": (Images, {}, "attention.in_proj_weight"),
+         "noise under DDP": (Noisy, {}, "up.bias"),
+         "by hand": (Images, {"wrap": lambda m: m, "reduce": by_hand}, "conv.weight"),
+         "in one buffer": (Noisy, {"wrap": lambda m: m, "reduce": flat}, "down.weight"),
+         "FSDP": (Cut, {"wrap": in_shards}, "up.weight"),
+         "a plan": (Cut, {"wrap": by_plan, "objective": "replicated"}, "up.weight")}
+
+
+def everything():
+    found = {}
+    for key, (make, options, name) in CASES.items():
+        found[key] = judged(make, **options), judged(make, **options, name=name)
+    found["insists"] = judged(insisting), judged(insisting, name="0.weight", factor=1.5)
+    return found
+
+
+class InFloat64(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.every = ranks.run(everything, RANKS)
+        cls.found = cls.every[0]
+
+    def test_right_ones_are_right(self):
+        for key in CASES:
+            report = self.found[key][0]
+            self.assertEqual(report.verdict, "right", f"{key}: {report}")
+            self.assertFalse(report.undecided or report.too_small or report.blind,
+                             f"{key}: {report}")
+
+    def test_a_small_factor_is_told(self):
+        for key, (*_, name) in CASES.items():
+            report = self.found[key][1]
+            self.assertEqual([w.parameters for w in report.wrong], [[name]], f"{key}: {report}")
+            for factor in report.wrong[0].factors.values():
+                self.assertAlmostEqual(factor, FACTOR, places=3, msg=key)
+
+    def test_a_row_of_padding_is_noted_and_not_accused(self):
+        self.assertIn("the row of padding_idx in embedding.weight",
+                      str(self.found["LSTM under DDP"][0]))
+
+    def test_everything_is_left_as_it_was(self):
+        for found in self.every:
+            for key in CASES:
+                self.assertTrue(found[key][0].is_kept, key)
+        for key, (report, _) in self.found.items():
+            for name, gradient in report.gradients.items():
+                self.assertTrue(torch.equal(gradient, self.every[1][key][0].gradients[name]), key)
+
+    def test_a_step_that_insists_on_its_dtype_is_judged_in_that(self):
+        right, wrong = self.found["insists"]
+        self.assertEqual((right.verdict, right.dtype), ("right", "float32"), str(right))
+        self.assertEqual([w.parameters for w in wrong.wrong], [["0.weight"]], str(wrong))
+
+
+if __name__ == "__main__":
+    unittest.main()
