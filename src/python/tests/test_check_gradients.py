@@ -1090,8 +1090,10 @@ def in_trainers(times):
 
     model.on_before_optimizer_step = multiply
     model.configure_gradient_clipping = lambda optimizer, value, algorithm: None
+    model.automatic_optimization = True
     trainer = SimpleNamespace(strategy=Strategy(), optimizers=["the optimizer"],
-                              gradient_clip_val=None, gradient_clip_algorithm=None)
+                              accumulate_grad_batches=1, gradient_clip_val=None,
+                              gradient_clip_algorithm=None)
     sys.modules["transformers"] = SimpleNamespace(TrainerCallback=object)
     sys.modules["lightning"] = SimpleNamespace(Callback=object)
     options = SimpleNamespace(gradient_accumulation_steps=2, device="cpu")
@@ -1099,10 +1101,17 @@ def in_trainers(times):
     transformers = raised(
         callbacks.for_transformers(Trainer()).on_train_begin, options, None, None,
         train_dataloader=[{"x": x} for x in batches])
-    lightning = raised(callbacks.for_lightning().on_train_batch_start, trainer, model, batches[0],
-                       0)
+    def in_lightning():
+        return raised(callbacks.for_lightning().on_train_batch_start, trainer, model, batches[0],
+                      0)
+
+    lightning, refused = in_lightning(), []
+    for home, name, value in ((trainer, "accumulate_grad_batches", 2),
+                              (model, "automatic_optimization", False)):
+        setattr(home, name, value)
+        refused.append(in_lightning())
     drawn = torch.equal(torch.rand(3), torch.rand(3, generator=torch.Generator().manual_seed(3)))
-    return transformers, lightning, drawn
+    return transformers, lightning, drawn, refused
 
 
 def scaled_by_8(model):
@@ -1693,8 +1702,11 @@ class CheckGradients(unittest.TestCase):
 
     def test_callbacks_check_the_first_batch_of_a_trainer(self):
         for found in self.found:
-            self.assertEqual(found["in trainers"], (("nothing", ""), ("nothing", ""), True))
-            *both, drawn = found["in wrong trainers"]
+            self.assertEqual(found["in trainers"][:3], (("nothing", ""), ("nothing", ""), True))
+            *both, drawn, refused = found["in wrong trainers"]
+            for (kind, text), what in zip(refused, ("accumulate_grad_batches", "manual")):
+                self.assertEqual(kind, "ValueError")
+                self.assertIn(f"for_lightning does not run {what}", text)
             self.assertTrue(drawn)
             for kind, text in both:
                 self.assertEqual(kind, "StepGradientsError")

@@ -75,6 +75,27 @@ def insisting():
     return nn.Sequential(Insists(64, 6), Insists(6, 5))
 
 
+class Buffered(torch.autograd.Function):
+    """Passes a tensor through a buffer that was made before."""
+
+    @staticmethod
+    def forward(ctx, x, buffer):
+        return buffer.copy_(x.detach()).clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        return g, None
+
+
+class WithBuffer(nn.Linear):
+    def __init__(self):
+        super().__init__(64, 5)
+        self.register_buffer("work", torch.empty(16, 5))
+
+    def forward(self, x):
+        return Buffered.apply(super().forward(x), self.work).exp()
+
+
 def by_hand(model):
     for p in model.parameters():
         dist.all_reduce(p.grad)
@@ -115,7 +136,8 @@ def judged(make, wrap=DistributedDataParallel, reduce=lambda model: None, name="
     step()  # The wrapper is to reduce as before.
     after = inner.state_dict()
     report.is_kept = all(after[key].dtype == value.dtype and (
-        "running" in key or "num_batches" in key or bool((after[key] == value).all()))
+        key in ("work", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked")
+        or bool((after[key] == value).all()))
         for key, value in before.items())
     report.gradients = {key: p.grad.clone() for key, p in inner.named_parameters()
                         if isinstance(model, DistributedDataParallel)}
@@ -155,6 +177,7 @@ def everything():
     for key, (make, options, name) in CASES.items():
         found[key] = judged(make, **options), judged(make, **options, name=name)
     found["insists"] = judged(insisting), judged(insisting, name="0.weight", factor=1.5)
+    found["buffer"] = judged(WithBuffer), judged(WithBuffer, name="weight", factor=1.5)
     return found
 
 
@@ -191,9 +214,10 @@ class InFloat64(unittest.TestCase):
                 self.assertTrue(torch.equal(gradient, self.every[1][key][0].gradients[name]), key)
 
     def test_a_step_that_insists_on_its_dtype_is_judged_in_that(self):
-        right, wrong = self.found["insists"]
-        self.assertEqual((right.verdict, right.dtype), ("right", "float32"), str(right))
-        self.assertEqual([w.parameters for w in wrong.wrong], [["0.weight"]], str(wrong))
+        for key, name in (("insists", "0.weight"), ("buffer", "weight")):
+            right, wrong = self.found[key]
+            self.assertEqual((right.verdict, right.dtype), ("right", "float32"), str(right))
+            self.assertEqual([w.parameters for w in wrong.wrong], [[name]], str(wrong))
 
 
 if __name__ == "__main__":

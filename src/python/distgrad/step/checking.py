@@ -18,7 +18,7 @@ from .errors import StepError
 from .findings import same_number, with_constants
 from .frozen import half_frozen
 from .holding import HeldInStep, detached_held, held_text, places_with_detached_held
-from .judging import BLIND, Judge, Unclear
+from .judging import BLIND, Judge, Rough, Unclear
 from .measuring import Measuring, holds, put_back
 from .optimizing import updates
 from .outputs import Outputs, Precision, Watch, as_data
@@ -322,7 +322,7 @@ class _Check:
         runs.widened, runs.values = widened.running, widened.values
         wide._casts = found
         wide._notes = [f"{text}: the step was judged without that" for text in found.texts]
-        with contextlib.suppress(StepError):  # Some code insists on its dtype.
+        with contextlib.suppress(StepError, Rough):  # Some code insists on its dtype.
             judged = wide.report(gradients)
             if self._options.float64 or not wide._is_another_step and are_one_loss(
                     report.loss, judged.loss, found.coarsest):

@@ -40,6 +40,10 @@ class Unclear(Exception):
     """Says that gradients are not clearly right in the dtype in which they were measured."""
 
 
+class Rough(Exception):
+    """Says that a step in float64 has something inside with fewer digits."""
+
+
 class Judge:
     """Judges on all ranks alike, as each decision is made from what all ranks know."""
 
@@ -48,6 +52,7 @@ class Judge:
         tensor or None}} once something is wrong, and how many seconds to look for a mistake. With
         may_ask_wider it raises Unclear before it looks for one."""
         self._may_ask_wider = may_ask_wider
+        self._is_smooth = False  # Whether the loss is known not to change by steps.
         self._measuring = measuring
         self._end = time.monotonic() + seconds
         self._found = Judgement()
@@ -61,6 +66,8 @@ class Judge:
         keys = [key for key in keys if key not in apart or not self._is_ambiguous(key)]
         apart = [key for key in apart if key in keys]
         together = [key for key in keys if key not in apart]
+        if apart:
+            self._check_smooth(first)
         self._measuring.shared = frozenset(
             key for key in together if len(self._measuring.pieces[key].holders) > 1)
         self._measuring.find_noise(together, first)
@@ -94,6 +101,7 @@ class Judge:
                 return self._undecide(keys)
             if not found.agrees():
                 self._ask_wider()
+                self._check_smooth(found)
                 return self._wrong(keys, found)
             unseen = found.unseen()
             self._note_blind(found, unseen)
@@ -113,6 +121,12 @@ class Judge:
     def _ask_wider(self):
         if self._may_ask_wider:
             raise Unclear
+
+    def _check_smooth(self, found):
+        """Raises Rough, before the first mistake is said."""
+        if not self._is_smooth and self._measuring.is_rough(found):
+            raise Rough
+        self._is_smooth = True
 
     def _at_kinks(self, keys):
         if len(keys) == 1:
@@ -574,7 +588,7 @@ class _Supposed(Judge):
 
     def __init__(self, measuring, end):
         super().__init__(measuring, dict, 0.0)
-        self._end, self._doubtful = end, set()
+        self._end, self._doubtful, self._is_smooth = end, set(), True
 
     def agree(self, keys):
         """Returns whether they agree with what the loss does, and well enough to tell a factor."""

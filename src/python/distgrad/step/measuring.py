@@ -23,6 +23,7 @@ _ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0
 # Where a step runs in float64, gradients that it keeps in these may be off by this, relatively.
 _STORED = {torch.float32: 2.0**-16, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 _ZEROS_MOVE = 0.1  # Parameters that are all zero move as if they had this size.
+_TINY = 2.0**-12  # A move of this size is of a few roundings of float32 values.
 _KINKS = 2  # Kinks may move what is measured by so many times what is seen of them.
 _SEEN = 4  # An error of this many resolutions is found.
 
@@ -188,6 +189,17 @@ class Measuring:
             typical = min(typical, _typical([(rise + other) / 2
                                              for (rise, _), other in zip(found, back)]))
         self.noise = max(self.noise, 2 * _SIZES[torch.float32][2] * self._loss_size(), 2 * typical)
+
+    def is_rough(self, found):
+        """Returns whether the loss of a step in float64 changes by steps, as something inside has
+        fewer digits: then a far smaller move than that of the Measurement shows another
+        derivative."""
+        if not self.is_wide:
+            return False
+        seed, size, alike = found.move
+        near = self.measure(found.said, seed, size=size * _TINY, alike=alike)
+        noise = self.noise / (self.step * size * _TINY)
+        return abs(near.measured - found.measured) > 0.1 * abs(found.measured) + 10 * noise
 
     def _one_sided(self, keys, seed, size):
         """Returns by how much the loss rises in a move, and what gradients say of that."""
