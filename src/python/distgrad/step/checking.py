@@ -38,6 +38,7 @@ _HELD_SEEDS = (61, 62)
 _CLEAR = 10  # A change of so many resolutions is clearly one.
 _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with other roundings.
 _SMALL = 1 << 22  # Models of up to so many elements on a rank are judged in float64 at once.
+_MOST_LINES = 8  # Of so many lines that detach each is asked whether it matters.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
 _LEFT = 16  # Roundings of a sum that is 0 are so many eps of the largest gradient.
@@ -637,6 +638,19 @@ class _Check:
                 self._report.disputed = list(dict.fromkeys(
                     measuring.pieces[key].name for key in right))
                 self._report.detached = places
+        if len(places) <= _MOST_LINES:
+            self._report.detached = self._lines_that_matter(
+                self._report.detached, lambda: agree(right))
+
+    def _lines_that_matter(self, places, agree):
+        """Leaves out lines without which what is held as a constant explains as much."""
+        lines = list(places)
+        for line in places:
+            rest = [other for other in lines if other != line]
+            with detached_held(self._runs, rest) if rest else contextlib.nullcontext() as held:
+                if rest and not any(self._runs.gather(held.is_lost)) and agree():
+                    lines = rest
+        return {line: places[line] for line in lines}
 
     @staticmethod
     def _is_seen(measuring, key):
