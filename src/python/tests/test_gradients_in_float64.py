@@ -144,6 +144,36 @@ def judged(make, wrap=DistributedDataParallel, reduce=lambda model: None, name="
     return report
 
 
+def pipelined(factor=1.0):
+    """Returns the report of a pipeline whose buffers were made before, in float32."""
+    rank, last = dist.get_rank(), RANKS - 1
+    torch.manual_seed(rank)
+    stage, received, returned = nn.Linear(6, 6), torch.empty(8, 6), torch.empty(8, 6)
+    x, y = torch.randn(2, 8, 6, generator=torch.Generator().manual_seed(1))
+
+    def step():
+        stage.zero_grad()
+        given, loss = x, None
+        if rank > 0:
+            dist.recv(received, rank - 1)
+            given = received.clone().requires_grad_()
+        out = torch.tanh(stage(given))
+        if rank < last:
+            dist.send(out.detach(), rank + 1)
+            dist.recv(returned, rank + 1)
+            out.backward(returned)
+        else:
+            loss = F.mse_loss(out, y)
+            loss.backward()
+        if rank > 0:
+            dist.send(given.grad, rank - 1)
+        if rank == 1:
+            stage.bias.grad *= factor
+        return loss
+
+    return distgrad.check_gradients(stage, step, "sum", raise_exception=False)
+
+
 def in_shards(model):
     mesh = init_device_mesh("cpu", (RANKS,))
     return fully_shard(model, mesh=mesh)
@@ -177,6 +207,7 @@ def everything():
     for key, (make, options, name) in CASES.items():
         found[key] = judged(make, **options), judged(make, **options, name=name)
     found["insists"] = judged(insisting), judged(insisting, name="0.weight", factor=1.5)
+    found["pipeline"] = pipelined(), pipelined(1.5)
     found["buffer"] = judged(WithBuffer), judged(WithBuffer, name="weight", factor=1.5)
     return found
 
@@ -209,12 +240,12 @@ class InFloat64(unittest.TestCase):
         for found in self.every:
             for key in CASES:
                 self.assertTrue(found[key][0].is_kept, key)
-        for key, (report, _) in self.found.items():
-            for name, gradient in report.gradients.items():
+        for key in CASES:
+            for name, gradient in self.found[key][0].gradients.items():
                 self.assertTrue(torch.equal(gradient, self.every[1][key][0].gradients[name]), key)
 
     def test_a_step_that_insists_on_its_dtype_is_judged_in_that(self):
-        for key, name in (("insists", "0.weight"), ("buffer", "weight")):
+        for key, name in (("insists", "0.weight"), ("buffer", "weight"), ("pipeline", "bias")):
             right, wrong = self.found[key]
             self.assertEqual((right.verdict, right.dtype), ("right", "float32"), str(right))
             self.assertEqual([w.parameters for w in wrong.wrong], [[name]], str(wrong))

@@ -7,6 +7,9 @@ from .running import union
 from .seen import Seen
 from .widened import fsdp_groups
 
+# Ranks give different tensors to these.
+_ONE_SIDED = ("broadcast", "gather", "recv", "recv_any_source", "reduce", "scatter", "send")
+
 
 class Casts:
     """Finds casts of tensors that require grad, and what FSDP gathers in shorter dtypes. Runs
@@ -15,7 +18,7 @@ class Casts:
     def __init__(self, runs):
         with Seen() as seen:
             runs.run()
-        widest = max((p.dtype for p in runs.parameters.values()
+        self.widest = widest = max((p.dtype for p in runs.parameters.values()
                       if p.dtype.is_floating_point), key=lambda d: d.itemsize,
                      default=torch.float32)
         found, sent = {}, set()
@@ -30,6 +33,12 @@ class Casts:
         self.texts += [f"FSDP gathers parameters in {str(d)[6:]}" for d in gathered]
         own = {p.dtype for p in runs.parameters.values()}
         every = {d for row in runs.gather(own) for d in row}
+        calls = runs.gather(seen.calls_of_users)
+        # In float64 some tensors stay as they are, such as buffers that were made before. If a rank
+        # sends other bytes than another one expects, Gloo ends the process. Where all ranks call
+        # the same at the same lines, and give alike, they give the same dtype.
+        self.are_calls_alike = all(row == calls[0] for row in calls) and not any(
+            name in _ONE_SIDED for name, _ in calls[0])
         # It computes in no coarser dtype than this one.
         self.coarsest = max([*self.dtypes, *every], key=lambda d: torch.finfo(d).eps)
         # Whether parameters have fewer digits than float64, and can be given as many.

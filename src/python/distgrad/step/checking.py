@@ -40,6 +40,7 @@ _UNLIKE = 0.01  # Losses that differ by more, relatively, are not one loss with 
 _SMALL = 1 << 22  # Models of up to so many elements on a rank are judged in float64 at once.
 _MOST_LINES = 8  # Of so many lines that detach each is asked whether it matters.
 _SAME = 1e-6  # Losses of two runs may differ by this, relatively.
+_SAME_FINE = 1e-11  # In float64, where moves are small, by this.
 _CHANGED = 0.05  # A gradient that was not computed in float64 throughout may differ by this.
 _LEFT = 16  # Roundings of a sum that is 0 are so many eps of the largest gradient.
 _COARSE = (torch.float32, torch.complex64, torch.float16, torch.bfloat16)
@@ -167,6 +168,9 @@ class _Check:
             if found := self._in_float64(as_left):
                 return found
             measuring, judgement = self._judged(gradients)
+        except Rough:
+            self._check_kept()
+            raise
         self._check_judgement(judgement)
         judgement.undecide(unlike, "p.grad differs from what it is in float64 by more than rounding"
                            " may explain")
@@ -272,12 +276,17 @@ class _Check:
             raise _Undecidable(f"step() also communicates with {ranks_text(sorted(self._outside))},"
                                " outside of `group`, and what these move at the same time may"
                                " change its loss: leave `group` out")
-        base = self._report.loss
-        if (judgement.undecided or any(f.factor is None and not f.right for f in judgement.findings)
-                ) and not self._is_the_same(after := self._runs.run(), base):
-            raise _Undecidable(f"step() gave the loss {base:.9g} before parameters were moved, and"
-                               f" {after:.9g} once they were put back: it keeps something from one"
-                               " run to the next")
+        if judgement.undecided or any(f.factor is None and not f.right for f in judgement.findings):
+            self._check_kept()
+
+    def _check_kept(self):
+        """Raises _Undecidable if a run has another loss by now."""
+        base, after = self._report.loss, self._runs.run()
+        is_coarse = any(self._runs.gather(bool(self._dtypes - {"torch.float64"})))
+        if not self._is_the_same(after, base, _SAME if is_coarse else _SAME_FINE):
+            raise _Undecidable(f"step() gave the loss {base:.13g} before parameters were moved, and"
+                               f" {after:.13g} once they were put back: it keeps something from"
+                               " one run to the next")
 
     def _say_more(self, measuring, judgement, gradients):
         """Finds the place of what is wrong, and adds notes and counts."""
@@ -317,9 +326,11 @@ class _Check:
         if found.must_stay:
             self._dtypes |= set(map(str, found.dtypes))
             self._notes += [f"{text}: gradients were held to that" for text in found.texts]
-        if found.must_stay or not (found.dtypes or found.is_narrow):
+        is_wide = found.are_calls_alike or self._options.float64
+        if found.must_stay or not (found.dtypes or found.is_narrow and is_wide):
             return None
-        widened, wide = Widened(runs.model, runs.parameters), _Check(runs, self._options)
+        wide, dtype = _Check(runs, self._options), torch.float64 if is_wide else found.widest
+        widened = Widened(runs.model, runs.parameters if is_wide and found.is_narrow else {}, dtype)
         runs.widened, runs.values = widened.running, widened.values
         wide._casts = found
         wide._notes = [f"{text}: the step was judged without that" for text in found.texts]
@@ -330,7 +341,7 @@ class _Check:
                 judged.losses, judged.loss = report.losses, report.loss
                 return judged
         runs.widened, runs.values = contextlib.nullcontext, {}
-        runs.run()
+        self._check_kept()
         return None
 
     def _fill(self, judgement, gradients, shared):
@@ -433,10 +444,10 @@ class _Check:
         return max(self._runs.gather(max((float(g.norm()) for g in gradients.values()
                                           if g is not None), default=0.0)))
 
-    def _is_the_same(self, first, again):
+    def _is_the_same(self, first, again, share=_SAME):
         if first == again or math.isnan(first) and math.isnan(again):
             return True
-        return abs(first - again) <= _SAME * max(abs(first), abs(again))
+        return abs(first - again) <= share * max(abs(first), abs(again))
 
     def _note_stale(self, added, gradients):
         """Notes that step() adds to what p.grad held, if it does. added has gradients of such a

@@ -35,12 +35,12 @@ class HeldInStep(HeldConstants):
 
     def constant(self, x, what):
         if (self.is_paused or is_in_backward() or not isinstance(x, torch.Tensor)
-                or x.numel() == 1 or _is_by_wrapper()):
+                or x.numel() == 1 or is_by_wrapper()):
             return x
         return super().constant(x, what)
 
 
-def _is_by_wrapper():
+def is_by_wrapper():
     """Returns whether FSDP's or DDP's code runs, and not the user's, or a module, that it
     called."""
     for frame, _ in traceback.walk_stack(sys._getframe(1)):

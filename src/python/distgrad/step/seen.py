@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_flatten
 from ..gradient_check.detached import functions_called_by
 from ..ranks.places import place
 from ..ranks.rounding import without_dynamo
+from .holding import is_by_wrapper
 from .roots import is_in_backward
 
 _HALVES = ("float16", "bfloat16")
@@ -37,6 +38,7 @@ class Seen(TorchDispatchMode):
         self.calls = []
         self.casts = {}  # {narrower dtype: where a tensor that requires grad is converted to it}
         self.dtypes = {}  # {dtype of a floating-point tensor: where the first of it was}
+        self.calls_of_users = []  # (name, line) of collectives that are not DDP's nor FSDP's
         self.sent = set()  # Collectives are given tensors of these dtypes.
 
     @classmethod
@@ -65,6 +67,8 @@ class Seen(TorchDispatchMode):
             name = func._schema.name.partition("::")[2]
             if name not in _SILENT:
                 self.calls.append((name.strip("_"), place(), is_in_backward()))
+                if not is_by_wrapper():
+                    self.calls_of_users.append(self.calls[-1][:2])
         if func is torch.ops.aten._to_copy.default and _narrows(args[0], kwargs.get("dtype")):
             self.casts.setdefault(kwargs["dtype"], place())
         result = func(*args, **kwargs)

@@ -16,11 +16,11 @@ _ABSENT = object()
 
 
 class Widened:
-    """Holds parameters' values in float64, which count in runs inside gone(). The parameters
-    themselves, and their gradients, keep their dtypes."""
+    """Runs a step in a wide dtype, inside running(), in which it counts for these parameters what
+    `values` has. The parameters themselves, and their gradients, keep their dtypes."""
 
-    def __init__(self, model, parameters):
-        self._model = model
+    def __init__(self, model, parameters, dtype):
+        self._model, self._dtype = model, dtype
         self.values = {}  # {name: this rank's part of it}
         self._storages = {}  # {address: what the storage there holds}
         for name, p in parameters.items():
@@ -30,13 +30,14 @@ class Widened:
             storage = local.untyped_storage()
             if storage.data_ptr() not in self._storages:
                 whole = torch.empty(0, dtype=local.dtype, device=local.device).set_(storage)
-                self._storages[storage.data_ptr()] = whole.double()
+                self._storages[storage.data_ptr()] = whole.to(dtype)
             self.values[name] = self._storages[storage.data_ptr()].as_strided(
                 local.shape, local.stride(), local.storage_offset())
 
     @contextlib.contextmanager
     def running(self):
-        with Narrowing(values=self._storages).widening(), _fsdp_in_float64(self._model):
+        with Narrowing(self._dtype, values=self._storages).widening(), _fsdp_in(
+                self._dtype, self._model):
             yield
 
 
@@ -68,9 +69,9 @@ def fsdp_groups(model):
 
 
 @contextlib.contextmanager
-def _fsdp_in_float64(model):
-    """Lets FSDP gather and reduce in float64, whatever its mixed precision is. No module may hold
-    what it gathered. These attributes are torch's own, in 2.11 to 2.15."""
+def _fsdp_in(dtype, model):
+    """Lets FSDP gather and reduce in this dtype, whatever its mixed precision is. No module may
+    hold what it gathered. These attributes are torch's own, in 2.11 to 2.15."""
     kept = []
 
     def put(home, name, value):
@@ -79,11 +80,10 @@ def _fsdp_in_float64(model):
 
     try:
         for state, group in fsdp_groups(model):
-            put(state, "_mp_policy", dataclasses.replace(state._mp_policy,
-                                                         param_dtype=torch.float64))
-            put(group, "_reduce_dtype", torch.float64)
+            put(state, "_mp_policy", dataclasses.replace(state._mp_policy, param_dtype=dtype))
+            put(group, "_reduce_dtype", dtype)
             for p in group.fsdp_params:
-                for name, value in (("param_dtype", torch.float64), ("reduce_dtype", torch.float64),
+                for name, value in (("param_dtype", dtype), ("reduce_dtype", dtype),
                                     ("all_gather_outputs", []), ("_unsharded_inner_tensors", []),
                                     ("_unsharded_param", _ABSENT)):
                     put(p, name, value)
