@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.utils.checkpoint
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -75,6 +76,33 @@ def insisting():
     return nn.Sequential(Insists(64, 6), Insists(6, 5))
 
 
+class InsistsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, g):
+        assert g.dtype == torch.float32
+        return g
+
+
+class InsistingLater(nn.Linear):
+    """Breaks off backward when DDP has begun to reduce."""
+
+    def __init__(self):
+        super().__init__(64, 6)
+        self.head = nn.Linear(6, 5)
+
+    def forward(self, x):
+        return self.head(InsistsInBackward.apply(super().forward(x)))
+
+
+class Checkpointed(Words):
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(super().forward, x, use_reentrant=False)
+
+
 class Buffered(torch.autograd.Function):
     """Passes a tensor through a buffer that was made before."""
 
@@ -116,7 +144,7 @@ def judged(make, wrap=DistributedDataParallel, reduce=lambda model: None, name="
     inner = make()
     model, seed = wrap(inner), dist.get_rank() * (objective == "mean")
     generator = torch.Generator().manual_seed(seed)
-    x = (torch.randint(0, 20, (16, 6), generator=generator) if make is Words
+    x = (torch.randint(0, 20, (16, 6), generator=generator) if make in (Words, Checkpointed)
          else torch.randn(16, 64, generator=generator))
     target = torch.randint(0, 5, (16,), generator=generator)
 
@@ -193,7 +221,8 @@ class Cut(nn.Module):
         return self.down(F.relu(self.up(F.relu(self.into(x)))))
 
 
-CASES = {"LSTM under DDP": (Words, {}, "lstm.weight_hh_l0"),
+CASES = {"checkpointed": (Checkpointed, {}, "head.bias"),
+         "LSTM under DDP": (Words, {}, "lstm.weight_hh_l0"),
          "images under DDP": (Images, {}, "attention.in_proj_weight"),
          "noise under DDP": (Noisy, {}, "up.bias"),
          "by hand": (Images, {"wrap": lambda m: m, "reduce": by_hand}, "conv.weight"),
@@ -207,6 +236,8 @@ def everything():
     for key, (make, options, name) in CASES.items():
         found[key] = judged(make, **options), judged(make, **options, name=name)
     found["insists"] = judged(insisting), judged(insisting, name="0.weight", factor=1.5)
+    found["insists later"] = judged(InsistingLater), judged(InsistingLater, name="weight",
+                                                            factor=1.5)
     found["pipeline"] = pipelined(), pipelined(1.5)
     found["buffer"] = judged(WithBuffer), judged(WithBuffer, name="weight", factor=1.5)
     return found
@@ -245,7 +276,8 @@ class InFloat64(unittest.TestCase):
                 self.assertTrue(torch.equal(gradient, self.every[1][key][0].gradients[name]), key)
 
     def test_a_step_that_insists_on_its_dtype_is_judged_in_that(self):
-        for key, name in (("insists", "0.weight"), ("buffer", "weight"), ("pipeline", "bias")):
+        for key, name in (("insists", "0.weight"), ("insists later", "weight"),
+                          ("buffer", "weight"), ("pipeline", "bias")):
             right, wrong = self.found[key]
             self.assertEqual((right.verdict, right.dtype), ("right", "float32"), str(right))
             self.assertEqual([w.parameters for w in wrong.wrong], [[name]], str(wrong))

@@ -89,6 +89,9 @@ class _OneDtype(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         except RuntimeError:
+            name = getattr(func, "__name__", "")
+            if name.endswith("_") or name == "backward" or "out" in kwargs:
+                raise  # It writes to what it is given, and would write to a copy.
             wide = tree_map(self._widened, (args, kwargs))
             if all(a is b for a, b in zip(tree_flatten(wide)[0], tree_flatten((args, kwargs))[0])):
                 raise
@@ -112,15 +115,16 @@ class _Mode(TorchDispatchMode):
                     None, (args, kwargs)):
                 raise RuntimeError(f"{func} is given a tensor in a narrower dtype")
             return func(*args, **kwargs)
-        given = {self._dtype_of(x) for x in tree_flatten((args, kwargs))[0]
-                 if isinstance(x, torch.Tensor) and x.is_floating_point()}
+        tensors = [x for x in tree_flatten((args, kwargs))[0]
+                   if isinstance(x, torch.Tensor) and x.is_floating_point()]
+        given = set(map(self._dtype_of, tensors))
         written = written_to(func, args, kwargs)
         if not self._widens:
             result = func(*args, **kwargs)
             self._narrowing.note([d for d in self._narrow_dtypes(result, written)
                                   if _is_narrower(d, given)], widens=False)
             return result
-        if self._narrowing.values and self._is_left_alone(given, kwargs):
+        if self._narrowing.values and self._is_left_alone(func, tensors, given, kwargs):
             return func(*args, **kwargs)
         if self._narrowing.values and func._schema.name.partition("::")[2] in _RANDOM:
             return self._as_narrow(func, args, kwargs, written)
@@ -157,14 +161,17 @@ class _Mode(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func._schema.name == "aten::native_dropout":
             x, p, is_train = given
-            return self._widened(x, ()) * result[1] / (1 - p if is_train else 1), result[1]
+            left = 1 - p if is_train and p < 1 else 1
+            return self._widened(x, ()) * result[1] / left, result[1]
         for x in written:
             x.copy_(result)
         return written[0] if written else tree_map(lambda x: self._widened(x, ()), result)
 
-    def _is_left_alone(self, given, kwargs):
+    def _is_left_alone(self, func, tensors, given, kwargs):
         if "dtype" in kwargs and _is_engines():
             return True
+        if _gives_alias(func):  # A parameter's view is found by its storage, too.
+            given = {x.dtype for x in tensors}
         return bool(given) and self._narrowing.wide not in given
 
     def _dtype_of(self, x):

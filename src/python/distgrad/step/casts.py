@@ -18,12 +18,12 @@ class Casts:
     def __init__(self, runs):
         with Seen() as seen:
             runs.run()
-        self.widest = widest = max((p.dtype for p in runs.parameters.values()
-                      if p.dtype.is_floating_point), key=lambda d: d.itemsize,
-                     default=torch.float32)
+        self.widest = max((p.dtype for p in runs.parameters.values()
+                           if p.dtype.is_floating_point), key=lambda d: d.itemsize,
+                          default=torch.float32)
         found, sent = {}, set()
         for casts, of_rank in runs.gather((list(seen.casts.items()), seen.sent)):
-            found.update((d, where) for d, where in casts if d.itemsize < widest.itemsize)
+            found.update((d, where) for d, where in casts if d.itemsize < self.widest.itemsize)
             sent |= of_rank
         gathered = union(runs.gather(sorted(_gathered(runs.model), key=str)))
         # Casts for collectives must stay, as buffers have their dtypes.
@@ -42,7 +42,9 @@ class Casts:
         # It computes in no coarser dtype than this one.
         self.coarsest = max([*self.dtypes, *every], key=lambda d: torch.finfo(d).eps)
         # Whether parameters have fewer digits than float64, and can be given as many.
-        self.is_narrow = bool(every - {torch.float64}) and not any(d.is_complex for d in every)
+        devices = runs.gather({p.device.type for p in runs.parameters.values()})
+        self.is_narrow = (bool(every - {torch.float64}) and not any(d.is_complex for d in every)
+                          and set().union(*devices) <= {"cpu", "cuda"})
 
 
 def are_likely(runs, dtypes):

@@ -30,7 +30,7 @@ from .subgroups import subgroups
 from .variables import described, digest, local_of, matches, named_parameters
 from .variables import pieces, plain
 from .watching import Added, Arrivals
-from .widened import Widened, are_one_loss, differ
+from .widened import Widened, are_one_loss, ddp_alone, differ
 from .wording import is_clipped
 from .wording import described as described_finding
 
@@ -335,6 +335,9 @@ class _Check:
         wide._casts = found
         wide._notes = [f"{text}: the step was judged without that" for text in found.texts]
         with contextlib.suppress(StepError, Rough):  # Some code insists on its dtype.
+            with ddp_alone(runs.model) as is_there:
+                if any(runs.gather(is_there)):
+                    runs.run()
             judged = wide.report(gradients)
             if self._options.float64 or not wide._is_another_step and are_one_loss(
                     report.loss, judged.loss, found.coarsest):

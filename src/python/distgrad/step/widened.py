@@ -41,6 +41,21 @@ class Widened:
             yield
 
 
+@contextlib.contextmanager
+def ddp_alone(model):
+    """Lets DistributedDataParallel reduce nothing: it could not go on after an exception in the
+    middle of backward. Yields whether there is any."""
+    kept = [(module, module.require_backward_grad_sync) for module in model.modules()
+            if isinstance(module, torch.nn.parallel.DistributedDataParallel)]
+    try:
+        for module, _ in kept:
+            module.require_backward_grad_sync = False
+        yield bool(kept)
+    finally:
+        for module, is_on in kept:
+            module.require_backward_grad_sync = is_on
+
+
 def differ(own, wide, largest, dtype=None):
     """Returns whether a gradient of a step in float64, or None, differs from that of the step as it
     is by more than rounding; largest is the largest norm of any gradient, and dtype the coarsest in
