@@ -628,6 +628,23 @@ def attend(rank=0, ranks=1):
     return gradients(model)
 
 
+def gated(rank=0, ranks=1, mistake=""):
+    torch.manual_seed(1)
+    model = nn.ModuleDict({"into": nn.Linear(6, 4), "router": nn.Linear(4, 2),
+                           "expert": nn.Linear(4, 2)}).double()
+    x = model["into"](numbers(6, 6).chunk(ranks)[rank])
+    gate = model["router"](x)
+    gate = gate.detach() if mistake == "gate" else gate
+    (gate.sigmoid() * model["expert"](x)).square().mean().backward()
+    found = gradients(model)
+    for name, p in model.named_parameters():
+        if ranks > 1:
+            found[name] = torch.zeros_like(p) if p.grad is None else p.grad
+            dist.all_reduce(found[name])
+            found[name] /= ranks
+    return found
+
+
 class RightParameters(unittest.TestCase):
     def towers(self, mistake):
         return " ".join(str(report_of(lambda rank: towers(rank, 3, mistake), towers, 3)).split())
@@ -641,6 +658,11 @@ class RightParameters(unittest.TestCase):
         text = self.towers("own slice")
         self.assertIn("a mean, as DDP takes, would need them 3 times as large", text)
         self.assertNotIn("the mistake lies between there and p.grad", text)
+
+    def test_a_detached_gate_is_named_by_its_line(self):
+        text = " ".join(str(report_of(lambda rank: gated(rank, 2, "gate"), gated, 2)).split())
+        self.assertRegex(text, r"With what is detached at test_where_says.py:\d+ as a constant, it"
+                               " is right at all of these outputs")
 
     def test_a_tensor_that_is_handed_on_has_the_cotangent_of_all_its_uses(self):
         text = " ".join(str(report_of(lambda rank: attend(rank, 3), attend, 3)).split())

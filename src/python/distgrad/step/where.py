@@ -235,7 +235,9 @@ class Where:
     def _is_right_in(self, again):
         place = departure(self._places)[1]
         same = next((p for p in again or () if p.key == place.key), None)
-        return same is not None and (same.state == "right" or not same.known())
+        # A constant has no derivative: a cotangent of 0 is right then.
+        is_zero = all(abs(ratio.each) < 1e-6 for ratio in place.known())
+        return same is not None and (same.state == "right" or is_zero and not same.known())
 
     def _between(self, place, before):
         """Returns [a sentence on the calls between an output and the next right one, or the loss],
