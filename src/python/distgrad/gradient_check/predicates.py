@@ -589,7 +589,7 @@ def _are_rows_moved(pair):
     """Returns whether each rank has all that is right for one rank, each for another one."""
     n = range(pair.ranks)
     whose = [[a for a in n if all(pair.equals(r, k, pair.right[a][k]) for k in n)] for r in n]
-    return all(whose) and len({a[0] for a in whose}) == pair.ranks
+    return all(ranks and whose.count(ranks) == len(ranks) for ranks in whose)
 
 
 def _held(n, is_zero):
