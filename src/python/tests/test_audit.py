@@ -13,6 +13,7 @@ DISTGRAD = os.environ.get("DISTGRAD") or "distgrad"
 SUBJECTS = Path(__file__).resolve().parent / "subjects"
 HOPELESS = SUBJECTS / "hopeless.py"
 AUDITED = SUBJECTS / "audited.py"
+MATERIAL = SUBJECTS.parents[3] / "tests" / "steps" / "measured_material.py"
 FORMS = ("list", "tuple", "cat", "last")  # audited.FORMS
 ASPECTS = ("dim", "dtype", "shape", "groups", "cotangent", "graph", "operand")
 
@@ -312,7 +313,8 @@ class Clock(unittest.TestCase):
                        f"all_reduce=python:{SUBJECTS}/slow.py:{name}")
 
     def test_a_sum_that_breaks_along_another_dim_is_no_other_op(self):
-        code, answer = audited(f"reduce_scatter=python:{AUDITED}:OwnRowsOfTheSum.apply",
+        # It cuts along dim 0 alone, and evenly, without asking whether it can.
+        code, answer = audited(f"reduce_scatter=python:{MATERIAL}:ReduceScatter.apply",
                                *only("dim"))
         self.assertEqual(code, 0, answer)
         self.assertEqual([row["op"] for row in answer["collectives"] if row["offered"]], ["sum"])

@@ -185,16 +185,20 @@ class _Mode(TorchDispatchMode):
         whole = self._narrowing.values.get(local.untyped_storage().data_ptr())
         if whole is None:
             return None
-        value = whole.as_strided(local.shape, local.stride(), local.storage_offset())
-        if local is x:
-            return value
-        from torch.distributed.tensor import DTensor
-
-        return DTensor.from_local(value, x.device_mesh, x.placements, run_check=False,
-                                  shape=x.shape, stride=x.stride())
+        return placed_as(x, whole.as_strided(local.shape, local.stride(), local.storage_offset()))
 
     def _narrow_dtypes(self, result, written):
         return [x.dtype for x in tree_flatten((result, written))[0] if self._is_narrow(x)]
+
+
+def placed_as(x, local):
+    """Returns this process's part of a tensor that lies as x does, which may be a DTensor."""
+    if not (hasattr(x, "placements") and hasattr(x, "device_mesh")):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(local, x.device_mesh, x.placements, run_check=False, shape=x.shape,
+                              stride=x.stride())
 
 
 def _is_engines():

@@ -18,32 +18,30 @@ class Casts:
     def __init__(self, runs):
         with Seen() as seen:
             runs.run()
-        self.widest = max((p.dtype for p in runs.parameters.values()
-                           if p.dtype.is_floating_point), key=lambda d: d.itemsize,
+        mine = runs.parameters.values()
+        casts, sent, calls, gathered, own, devices = zip(*runs.gather((
+            list(seen.casts.items()), seen.sent, seen.calls_of_users,
+            sorted(_gathered(runs.model), key=str), {p.dtype for p in mine},
+            {p.device.type for p in mine})))
+        own, gathered = set().union(*own), union(gathered)
+        self.widest = max((d for d in own if d.is_floating_point), key=lambda d: d.itemsize,
                           default=torch.float32)
-        found, sent = {}, set()
-        for casts, of_rank in runs.gather((list(seen.casts.items()), seen.sent)):
-            found.update((d, where) for d, where in casts if d.itemsize < self.widest.itemsize)
-            sent |= of_rank
-        gathered = union(runs.gather(sorted(_gathered(runs.model), key=str)))
+        found = {d: where for row in casts for d, where in row if d.itemsize < self.widest.itemsize}
         # Casts for collectives must stay, as buffers have their dtypes.
-        self.must_stay = bool(sent & set(found)) and not gathered
+        self.must_stay = not gathered and bool(found.keys() & set().union(*sent))
         self.dtypes = [*found, *(d for d in gathered if d not in found)]
         self.texts = [f"step() casts to {str(d)[6:]} in {where}" for d, where in found.items()]
         self.texts += [f"FSDP gathers parameters in {str(d)[6:]}" for d in gathered]
-        own = {p.dtype for p in runs.parameters.values()}
-        every = {d for row in runs.gather(own) for d in row}
-        calls = runs.gather(seen.calls_of_users)
         # In float64 some tensors stay as they are, such as buffers that were made before. If a rank
         # sends other bytes than another one expects, Gloo ends the process. Where all ranks call
         # the same at the same lines, and give alike, they give the same dtype.
         self.are_calls_alike = all(row == calls[0] for row in calls) and not any(
             name in _ONE_SIDED for name, _ in calls[0])
-        # It computes in no coarser dtype than this one.
-        self.coarsest = max([*self.dtypes, *every], key=lambda d: torch.finfo(d).eps)
-        # Whether parameters have fewer digits than float64, and can be given as many.
-        devices = runs.gather({p.device.type for p in runs.parameters.values()})
-        self.is_narrow = (bool(every - {torch.float64}) and not any(d.is_complex for d in every)
+        # coarsest is a dtype: the step computes in no coarser one.
+        self.coarsest = max([*self.dtypes, *own], key=lambda d: torch.finfo(d).eps,
+                            default=torch.float64)
+        # is_narrow says that parameters have fewer digits than float64, and can be given as many.
+        self.is_narrow = (bool(own - {torch.float64}) and not any(d.is_complex for d in own)
                           and set().union(*devices) <= {"cpu", "cuda"})
 
 

@@ -205,9 +205,10 @@ class _Check:
 
     def _is_small_and_narrow(self):
         """Returns whether a step in float64 costs little, and may show more."""
-        every = list(self._runs.parameters.values())
-        return all(self._runs.gather(sum(local_of(p).numel() for p in every) <= _SMALL)) and any(
-            self._runs.gather(any(p.dtype != torch.float64 for p in every)))
+        every = self._runs.parameters.values()
+        sizes, are_narrow = zip(*self._runs.gather((
+            sum(local_of(p).numel() for p in every), any(p.dtype != torch.float64 for p in every))))
+        return max(sizes) <= _SMALL and any(are_narrow)
 
     def _check_loss(self, first):
         """Raises _Undecidable if runs have other losses, or none that is finite."""
@@ -652,17 +653,18 @@ class _Check:
                 self._report.disputed = list(dict.fromkeys(
                     measuring.pieces[key].name for key in right))
                 self._report.detached = places
-        if len(places) <= _MOST_LINES:
-            self._report.detached = self._lines_that_matter(
-                self._report.detached, lambda: agree(right))
+        if right and len(places) <= _MOST_LINES:
+            self._report.detached = self._lines_that_matter(places, lambda: agree(right))
 
     def _lines_that_matter(self, places, agree):
         """Leaves out lines without which what is held as a constant explains as much."""
         lines = list(places)
         for line in places:
             rest = [other for other in lines if other != line]
-            with detached_held(self._runs, rest) if rest else contextlib.nullcontext() as held:
-                if rest and not any(self._runs.gather(held.is_lost)) and agree():
+            if not rest:
+                break
+            with detached_held(self._runs, rest) as held:
+                if not any(self._runs.gather(held.is_lost)) and agree():
                     lines = rest
         return {line: places[line] for line in lines}
 

@@ -10,6 +10,7 @@ from typing import Optional
 import torch
 
 from ..words import count, ranks_text, some
+from .module_names import output_name
 
 # Forward may be off by this part of the norm in these dtypes.
 _SLACK = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
@@ -176,23 +177,23 @@ def told(matches):
     earlier = [(key, m) for key, m in states[:max(last, 0)] if m.state != "same"]
     if departs and earlier:
         first = next(((key, m) for key, m in earlier if m.state == "departs"), departs)
-        open_ = dict.fromkeys(_named(key) for key, m in earlier if m.state == "unknown")
-        return [*lines, f"The output of {_named(first[0])} is not the single run's on"
-                f" {ranks_text(first[1].ranks)}. That of {_named(states[last][0])} is"
-                + ("." if first is departs else f", and that of {_named(departs[0])} is not.")
+        open_ = dict.fromkeys(output_name(*key) for key, m in earlier if m.state == "unknown")
+        return [*lines, f"The output of {output_name(*first[0])} is not the single run's on"
+                f" {ranks_text(first[1].ranks)}. That of {output_name(*states[last][0])} is"
+                + ("." if first is departs else f", and that of {output_name(*departs[0])} is not.")
                 + (f" Those of {some(list(open_), 4)} could not be compared." if open_ else "")
                 ], first[0][0]
     if departs:
         key, match = departs
-        before = (f"is right up to the output of {_named(states[last][0])}, and departs in that"
-                  f" of {_named(key)}" if last >= 0
-                  else f"departs at once, in the output of {_named(key)}")
+        before = (f"is right up to the output of {output_name(*states[last][0])}, and departs in"
+                  f" that of {output_name(*key)}" if last >= 0
+                  else f"departs at once, in the output of {output_name(*key)}")
         return [*lines, f"Forward {before}, on {ranks_text(match.ranks)}."], key[0]
     if lines:
         return lines, states[lacking][0][0]
     off = {name for (name, *_), m in states if m.state != "same"}
     names = dict.fromkeys(name for (name, *_), _ in states)
-    same = [_named((name, 0)) for name in names if name not in off]
+    same = [output_name(name) for name in names if name not in off]
     if same:
         lines.append(f"The outputs of {some(same, 4)} are the single run's;"
                      f" {count(len(off), 'other')} could not be compared." if off else
@@ -201,18 +202,12 @@ def told(matches):
     return lines, None
 
 
-def _named(key):
-    name, call, *index = key
-    return ((name or "the model") + (f" (call {call + 1})" if call else "")
-            + (f" (tensor {index[0] + 1})" if any(index) else ""))
-
-
 def _missing(states):
     """Returns ([a sentence on the first output that lacks rows], its index), or ([], None)."""
     for i, (key, match) in enumerate(states):
         if match.missing:
             return [f"In forward, rows {_spans(match.missing)} of {match.rows} of the output of"
-                    f" {_named(key)} are computed by no rank."], i
+                    f" {output_name(*key)} are computed by no rank."], i
     return [], None
 
 

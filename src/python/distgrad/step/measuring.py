@@ -20,7 +20,7 @@ _SIZES = {torch.float64: (1e-5, 1e-6, 2.0**-52), torch.float32: (2e-3, 4e-3, 2.0
           torch.float16: (2e-2, 2e-2, 2.0**-10), torch.bfloat16: (6e-2, 4e-2, 2.0**-7)}
 # Values that were once in a shorter dtype may be off by this, relatively.
 _ROUNDED = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
-# Where a step runs in float64, gradients that it keeps in these may be off by this, relatively.
+# Gradients that a step in float64 keeps in these dtypes may be off by this, relatively.
 _STORED = {torch.float32: 2.0**-16, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 _ZEROS_MOVE = 0.1  # Parameters that are all zero move as if they had this size.
 _TINY = 2.0**-12  # A move of this size is of a few roundings of float32 values.

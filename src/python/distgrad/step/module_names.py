@@ -7,6 +7,12 @@ import torch
 from .variables import plain
 
 
+def output_name(module, call=0, index=0):
+    """Returns text such as "head (call 2) (tensor 3)" for a module's output."""
+    return ((module or "the model") + (f" (call {call + 1})" if call else "")
+            + (f" (tensor {index + 1})" if index else ""))
+
+
 def names_of(modules, wanted):
     """Returns {key: name} for called modules {key: module}, with distinct names as the model's
     named_modules() has them, without those of wrappers. `wanted` has names of parameters. One run's

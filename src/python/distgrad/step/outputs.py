@@ -13,10 +13,12 @@ from typing import NamedTuple
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..ranks.narrowing import placed_as
 from ..words import ranks_text, some
 from .calls import measured
 from .holding import not_held
 from .measuring import dot, number, real
+from .module_names import output_name
 from .roots import is_asking, is_in_backward
 from .running import without_count
 from .variables import digest, has_shares, local_of, plain
@@ -133,9 +135,7 @@ class Place:
 
     @property
     def name(self):
-        module, call, index = self.key
-        return ((module or "the model") + (f" (call {call + 1})" if call else "")
-                + (f" (tensor {index + 1})" if index else ""))
+        return output_name(*self.key)
 
     def to_dict(self, slack):
         module, call, index = self.key
@@ -181,6 +181,7 @@ class Place:
             all(_same(a[i], b[i], 2 * slack) for a in known for b in known) for i in range(3))
 
     def has_ratios_of(self, other, slack):
+        """Returns whether what both have is off alike along all directions that were asked."""
         return all(any(_same(a[i], b[i], slack) for i in (0, 1))
                    for a in self.known() for b in other.known())
 
@@ -403,15 +404,17 @@ class Outputs:
         """Returns names of parameters that go into this output on some rank, and the keys of
         outputs that change if it does."""
         leaves, changed = set(), set()
+        move = self._mover(place.key, self._group_of(place), _DIRECTIONS[1], self._precision.step)
 
-        def see(key, x):
+        def act(key, x):
             if key == place.key:
                 leaves.update(_leaves(x))
             elif key in self._digests and digest(local_of(x.detach())) != self._digests[key]:
                 changed.add(key)
+            return move(key, x)
 
-        watch = self._moved(place.key, self._group_of(place), _DIRECTIONS[1],
-                            self._precision.step, see)[1]
+        with self._watch(act) as watch:
+            self._runs.loss()
         names = {plain(f"{self._names.get(module, '') if self._names else module}.{name}")
                  for module, own in watch.modules.items()
                  for name, p in own.named_parameters(recurse=False) if id(p) in leaves}
@@ -456,7 +459,7 @@ class Outputs:
         mine = self._group_of(place)
         if only is not None and mine != only:
             mine = None
-        losses = [self._moved(place.key, mine, direction, sign * step)[0] for sign in (1, -1)]
+        losses = [self._moved(place.key, mine, direction, sign * step) for sign in (1, -1)]
         measured = (losses[0] - losses[1]) / (2 * step)
         said = 0.0
         if mine is not None and place.key in self._cotangents:
@@ -483,24 +486,20 @@ class Outputs:
         width = abs(losses[0] + losses[1] - 2 * self._still) / self._precision.step
         return _FINE + (_WIDTHS * width + resolution) / abs(measured)
 
-    def _moved(self, key, group, direction, step, see=lambda key, x: None):
-        """Returns the loss with this output moved, and the Watch, which has called see() with each
-        output as it was before that."""
+    def _moved(self, key, group, direction, step):
+        with self._watch(self._mover(key, group, direction, step)):
+            return self._runs.loss()
+
+    def _mover(self, key, group, direction, step):
+        """Returns Watch's act() that moves this output, if the rank is of a group that does."""
         def act(other, x):
-            see(other, x)
             if other != key or group is None:
                 return None
             local = local_of(x.detach())
-            move = (step * self._direction(key, group, direction, local)).to(local.dtype)
-            if hasattr(x, "placements") and hasattr(x, "device_mesh"):
-                from torch.distributed.tensor import DTensor
+            return x + placed_as(x, (step * self._direction(key, group, direction, local)).to(
+                local.dtype))
 
-                move = DTensor.from_local(move, x.device_mesh, x.placements, run_check=False,
-                                          shape=x.shape, stride=x.stride())
-            return x + move
-
-        with self._watch(act) as watch:
-            return self._runs.loss(), watch
+        return act
 
     def _direction(self, key, group, direction, like):
         seed, is_along = direction

@@ -476,19 +476,3 @@ def send_around_and_wait(x, pairs):
     to = dict(pairs)
     mine = [(s, t) for s, t in pairs if to[s] == t or t == dist.get_rank()]
     return _Send.apply(x, mine, True)
-
-
-class OwnRowsOfTheSum(torch.autograd.Function):
-    """Cuts along dim 0 alone, and evenly, without asking whether it can."""
-
-    @staticmethod
-    def forward(ctx, x):
-        x = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(x)
-        return x.chunk(dist.get_world_size())[dist.get_rank()].clone()
-
-    @staticmethod
-    def backward(ctx, grad):
-        every = [torch.empty_like(grad) for _ in range(dist.get_world_size())]
-        dist.all_gather(every, grad.contiguous())
-        return torch.cat(every)
